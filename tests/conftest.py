@@ -63,6 +63,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is submitted in a test is not written down in the state directory of the person who runs it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
+@pytest.fixture(autouse=True)
 def _without_torch(request: pytest.FixtureRequest) -> Iterator[None]:
     """A unit test that loads torch is in the wrong folder."""
     before = "torch" in sys.modules
@@ -125,8 +131,14 @@ def torch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
     precision, flags = torch.get_float32_matmul_precision(), (cudnn.benchmark, cudnn.allow_tf32)
+    # Old releases have no attention kernel of cuDNN.
+    every = ("flash", "mem_efficient", "math", "cudnn")
+    kinds = [kind for kind in every if hasattr(torch.backends.cuda, f"enable_{kind}_sdp")]
+    kernels = {kind: getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in kinds}
     with torch.random.fork_rng(devices=[]):
         yield
+    for kind, enabled in kernels.items():
+        getattr(torch.backends.cuda, f"enable_{kind}_sdp")(enabled)
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
     if torch.are_deterministic_algorithms_enabled():

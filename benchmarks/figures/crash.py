@@ -1,9 +1,9 @@
 """[crash] SIGKILL at random moments of a study, then resume: no run is lost, doubled or half written.
 
-Studies of 50 runs run in parallel, each in its own folder. The launcher is killed at random moments. After each kill,
-every record in the folder is read and validated, and the time until the last worker of the dead launcher ends is
-measured. Then the study is started again. At the end each of the 50 runs has exactly one record, and the scratch space
-is empty.
+Studies of 50 runs (30 in the quick form) run in parallel, each in its own folder. The launcher is killed at random
+moments. After each kill, every record in the folder is read and validated, and the time until the last worker of the
+dead launcher ends is measured. Then the study is started again. At the end each run has exactly one record, and the
+scratch space is empty.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, read_record
 
 STUDY = """
 name = "crash"
-repeats = 5
+repeats = {repeats}
 seed = {seed}
 
 [run]
@@ -41,7 +41,6 @@ wall_s_per_s = 0.02
 batch = [8, 16, 32, 64, 128]
 "sim.step_time_s" = [0.01, 0.02]
 """
-RUNS = 50
 LONGEST_S = 5.0
 
 
@@ -56,11 +55,11 @@ class Result:
     longest_orphan_s: float
 
 
-def crash_and_resume(seed: int, kills: int) -> Result:
+def crash_and_resume(seed: int, kills: int, repeats: int) -> Result:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as scratch:
         file, results = Path(scratch) / "study.toml", Path(scratch) / "results"
-        file.write_text(STUDY.format(seed=seed), encoding="utf-8")
+        file.write_text(STUDY.format(seed=seed, repeats=repeats), encoding="utf-8")
         unreadable, orphan_s, made = 0, 0.0, 0
         for _ in range(kills):
             launcher = start(file, results)
@@ -126,11 +125,11 @@ def leftovers(results: Path) -> int:
 
 def main() -> None:
     options = arguments(__doc__)
-    studies, kills = (1, 4) if options.quick else (36, 6)
+    studies, kills, repeats = (1, 4, 3) if options.quick else (36, 6, 5)
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(crash_and_resume, range(studies), [kills] * studies))
+        results = list(pool.map(crash_and_resume, range(studies), [kills] * studies, [repeats] * studies))
     total = sum(result.kills for result in results)
-    print(f"{studies} studies of {RUNS} runs, {total} kills while running")
+    print(f"{studies} studies of {10 * repeats} runs, {total} kills while running")
     finish(
         [
             at_least("crash: kills while running", total, "kills", 3 if options.quick else 200),

@@ -1,15 +1,20 @@
-"""[energy_truth] The stated interval contains the true energy, and the verdict marks what the sensor cannot know.
+"""[energy_truth] The stated interval contains the true energy and is not wider than it must be.
 
-Power in closed form (constant, steps, ramps, square waves near the period of the sensor or its reader, bursts) is read
-through simulated counters and gauges: averaging, part-time, instantaneous. Window, period, phase, gain, noise,
-quantisation, dropouts, wraps, resets and frozen values are random. The estimator knows what the vendor of the sensor
-states (resolution, averaging window, tolerance, and mostly the period and the limit) and nothing else. It was tuned on
-other seeds. The quick form has 2,000 cases, the full one 20,000, with the same limits.
+Power in closed form is read through simulated counters and gauges: averaging, instantaneous, part-time. The estimator
+knows what the vendor of the sensor states and nothing else. Three parts:
+
+1. Any case (seeds from 6,000,000): windows from a third of a tick, loads near the period of the sensor or its reader,
+   dropouts, wraps, resets and frozen values. The interval with gain holds, and the verdict marks what the sensor cannot
+   know. Windows this short often have no number; the reasons are counted on stderr.
+2. For each class of sensor, windows of 10 ticks and more without faults (seeds from 8,000,000) under loads that the
+   constants of the estimator were not chosen on: those were chosen on `CALIBRATION` of lib/energy_loads.py with seeds
+   from 7,000,000 (lib/energy_calibration.py), these are `TEST`. Apart from gain: how often the interval holds, and its
+   mean half-width as a multiple of the true 95 % error, in the worst of five groups of window lengths.
+3. The same with power that others have measured, if files are given with --traces: CSV with timestamp and power_w.
 
 "Apart from gain" compares a number with what a sensor without gain error would read, and uses the interval without the
 part for gain. Counter errors are those of all numbers, including doubtful ones. A tick is a new value as the reader saw
-it, so dropouts make ticks longer. Windows start at a third of a tick, so many have no number; the reasons are counted
-on stderr.
+it, so dropouts make ticks longer. The quick form has fewer cases and allows for their number.
 """
 
 from __future__ import annotations
@@ -17,282 +22,35 @@ from __future__ import annotations
 import collections
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from figure import Figure, arguments, at_least, at_most, finish
-from sensor_truth import Power, Reader, Sensor, bursts, levels, ramps, square_wave
-from steelyard.stats.energy import Nature, WindowEnergy, energy_of
+from energy_cases import KINDS, SHAPES, Case, draw, draw_window
+from energy_loads import TEST, recorded
+from figure import Figure, arguments, at_least, at_most, between, finish, slack_percent
+from steelyard.analysis.meters import read_meter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+    from energy_loads import Family
+    from steelyard.stats.energy import WindowEnergy
 
 FIRST_SEED = 6_000_000
-CASES = 2000
-MANY_CASES = 20_000
+TEST_SEED = 8_000_000
+SEEDS_PER_CLASS = 100_000
+CASES, MANY_CASES = 1000, 20_000
+WINDOWS, MANY_WINDOWS = 400, 4000
 MANY_TICKS = 100
-SHAPES = ("constant", "steps", "ramps", "square", "bursts")
-KINDS = ("counter", "average", "instant", "part-time", "random part-time")
-KIND_SHARES = (0.4, 0.3, 0.1, 0.08, 0.12)
-# A sensor that sees all of the time resolves a window of at least this many ticks, readings or averages.
-RESOLVED = 20
-# Random readings are a survey: their error falls with the square root of their number.
-RESOLVED_LOOKS = 200
-
-
-@dataclass(frozen=True)
-class Case:
-    """A window with its truth, and what an estimator sees of it."""
-
-    setting: Setting
-    nature: Nature
-    table: tuple[Floats, Floats, Floats] = field(repr=False)
-    truth_j: float
-    without_gain_j: float
-    tick_j: float
-    """The most energy between two new values of a counter, as they were read, in the window and at its edges."""
-    ticks: int
-    cannot_know: str
-    """Why the energy cannot be known from these readings; empty if it can."""
-    resolved: bool
-    """Whether the sensor resolves the window."""
-
-    def energy(self) -> WindowEnergy:
-        """The estimate."""
-        setting = self.setting
-        return energy_of(
-            self.nature, *self.table, setting.start_s, setting.stop_s, random_phase=setting.random_phase
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The random choices that come first."""
-
-    kind: str
-    shape: str
-    period_s: float
-    read_s: float
-    average_s: float
-    start_s: float
-    stop_s: float
-
-    @property
-    def counter(self) -> bool:
-        """Whether it counts joules, rather than reading watts."""
-        return self.kind == "counter"
-
-    @property
-    def random_phase(self) -> bool:
-        """Whether it reads at random moments."""
-        return self.kind == "random part-time"
-
-    @property
-    def block_s(self) -> float:
-        """The longest of its times."""
-        return max(self.period_s, self.read_s, self.average_s)
-
-    @property
-    def window_s(self) -> float:
-        """Length of the window."""
-        return self.stop_s - self.start_s
-
-    @property
-    def blind(self) -> bool:
-        """Whether a load with the period of the sensor may be invisible; then the verdict must not be valid."""
-        return not self.counter and not self.random_phase and self.average_s < 0.9 * max(self.period_s, self.read_s)
-
-
-# -- drawing a case -------------------------------------------------------------------------------------------
-
-
-def log_uniform(random: np.random.Generator, low: float, high: float) -> float:
-    return float(np.exp(random.uniform(np.log(low), np.log(high))))
-
-
-def draw_setting(random: np.random.Generator) -> Setting:
-    kind = str(random.choice(KINDS, p=KIND_SHARES))
-    shape = str(random.choice(SHAPES))
-    period_s = log_uniform(random, 0.005, 0.5)
-    # One random reading per period; other sensors are read more or less often than they make values.
-    read_s = period_s * (
-        1.0 if kind == "random part-time" else log_uniform(random, 0.2, 3 if kind == "counter" else 1.5)
-    )
-    average_s = draw_average_s(random, kind, period_s)
-    start_s = 100.0 + random.random()
-    window_s = max(period_s, read_s, average_s) * log_uniform(random, 0.3, 3000)
-    return Setting(kind, shape, period_s, read_s, average_s, start_s, start_s + window_s)
-
-
-def draw_power(random: np.random.Generator, setting: Setting) -> Power:
-    """A load; its fast parts are near the period of the sensor or of its reader."""
-    low_w, high_w = np.sort([log_uniform(random, 20, 700), log_uniform(random, 20, 700)])
-    beat_s = float(random.choice([setting.period_s, setting.read_s]))
-    begin_s, end_s = setting.start_s - 24 * setting.block_s, setting.stop_s + 24 * setting.block_s
-    if setting.shape == "constant":
-        return levels(np.array([begin_s, end_s]), np.array([high_w]))
-    if setting.shape in {"steps", "ramps"}:
-        count = int(random.integers(2, 12))
-        corner_s = np.concatenate([[begin_s], np.sort(random.uniform(begin_s, end_s, count - 1)), [end_s]])
-        corner_w = random.uniform(low_w, high_w, count + (setting.shape == "ramps"))
-        return levels(corner_s, corner_w) if setting.shape == "steps" else ramps(corner_s, corner_w)
-    if setting.shape == "square":
-        # Half of them close to the period, where only a slow beat is visible.
-        ratio = random.uniform(0.97, 1.03) if random.random() < 0.5 else log_uniform(random, 0.5, 2.0)
-        first_s, duty = begin_s - ratio * beat_s * random.random(), random.uniform(0.2, 0.8)
-        return square_wave(first_s, end_s, ratio * beat_s, duty, low_w, high_w)
-    count = max(1, int((end_s - begin_s) / (beat_s * log_uniform(random, 3, 100))))
-    room_s = (end_s - begin_s) / count
-    moment_s = begin_s + room_s * (np.arange(count) + random.uniform(0, 0.5, count))
-    length_s = np.minimum(beat_s * np.exp(random.uniform(np.log(0.1), np.log(10), count)), 0.49 * room_s)
-    return bursts(begin_s, end_s, moment_s, length_s, low_w, np.full(count, high_w))
-
-
-def draw(seed: int) -> Case:
-    random = np.random.default_rng(seed)
-    setting = draw_setting(random)
-    power = draw_power(random, setting)
-    truth_j = power.between_j(setting.start_s, setting.stop_s)
-    gain = random.uniform(0, 0.05)
-    sensor, states_wrap = draw_sensor(random, setting, truth_j, 1 + gain * random.uniform(-1, 1))
-    reader = draw_reader(random, setting)
-    time_s, spent_s, moment_s = reader.times(random)
-    value = sensor.read(power, moment_s, random)
-    part_time = "part-time" in setting.kind
-    nature = Nature(
-        kind="counter" if setting.counter else "gauge",
-        resolution=sensor.resolution,
-        average_s=None if setting.counter or part_time else setting.average_s,
-        period_s=setting.period_s if part_time or random.random() < 0.8 else None,
-        seen_s=setting.average_s if part_time else None,
-        wrap=sensor.wrap_j if states_wrap else None,
-        gain=gain,
-        limit_w=power.highest_w * random.uniform(1.0, 1.6) if random.random() < 0.8 else None,
-    )
-    tick_j, ticks = seen_ticks(power, sensor, setting, moment_s, value)
-    cannot_know = why_not(sensor, nature, setting, moment_s, value)
-    return Case(
-        setting=setting,
-        nature=nature,
-        table=(time_s, value, spent_s),
-        truth_j=truth_j,
-        without_gain_j=truth_j / sensor.gain_factor,
-        tick_j=tick_j,
-        ticks=ticks,
-        cannot_know=cannot_know,
-        resolved=not cannot_know and resolves(setting, sensor, reader, truth_j),
-    )
-
-
-def resolves(setting: Setting, sensor: Sensor, reader: Reader, truth_j: float) -> bool:
-    """Whether the window is long enough for the sensor, and the readings have no fault and no long gap."""
-    if reader.silence_s is not None or sensor.freezes_s is not None:
-        return False
-    if setting.counter:
-        return setting.window_s >= RESOLVED * setting.block_s and truth_j >= RESOLVED * sensor.resolution
-    if setting.random_phase:
-        return setting.window_s >= RESOLVED_LOOKS * setting.block_s
-    return setting.window_s >= RESOLVED * setting.block_s and setting.average_s >= 0.95 * max(
-        setting.period_s, setting.read_s
-    )
-
-
-def draw_sensor(random: np.random.Generator, setting: Setting, truth_j: float, factor: float) -> tuple[Sensor, bool]:
-    """A sensor, and whether its vendor states the range of its counter."""
-    counter, window_s = setting.counter, setting.window_s
-    resolution, wrap_j = draw_steps(random, setting, truth_j / window_s)
-    freezes = counter and random.random() < 0.04
-    sensor = Sensor(
-        counter=counter,
-        period_s=0.0 if setting.random_phase else setting.period_s * (1 + 1e-3 * random.standard_normal()),
-        phase_s=setting.period_s * random.random(),
-        average_s=setting.average_s,
-        gain_factor=factor,
-        noise=random.choice([0.0, 0.03]) * random.random(),
-        resolution=resolution,
-        rounds=bool(random.random() < 0.5),
-        wrap_j=wrap_j,
-        offset_j=1e3 * random.random(),
-        freezes_s=setting.start_s + window_s * random.uniform(-0.2, 0.9) if freezes else None,
-    )
-    return sensor, bool(random.random() < 0.8)
-
-
-def draw_average_s(random: np.random.Generator, kind: str, period_s: float) -> float:
-    if kind == "average":
-        return period_s if random.random() < 0.6 else period_s * log_uniform(random, 1, 10)
-    return 0.25 * period_s if "part-time" in kind else 0.0
-
-
-def draw_steps(random: np.random.Generator, setting: Setting, mean_w: float) -> tuple[float, float | None]:
-    """Resolution, and range of a counter."""
-    if not setting.counter:
-        return float(random.choice([0.001, 0.1, 1.0])), None
-    tick_j = mean_w * setting.period_s
-    resolution = float(random.choice([6.1e-5, 1e-3, 0.1 * tick_j, 2 * tick_j]))
-    if random.random() < 0.5:
-        return resolution, None
-    # No reader can follow a range of a few ticks, and no such counter exists.
-    wrap_j = max(mean_w * setting.window_s / random.uniform(0.2, 5), 100 * tick_j)
-    return resolution, float(np.ceil(wrap_j / resolution) * resolution)
-
-
-def draw_reader(random: np.random.Generator, setting: Setting) -> Reader:
-    read_s, window_s = setting.read_s, setting.window_s
-    late_s = min(0.005, 0.1 * read_s)
-    edges_s = (setting.start_s, setting.stop_s)
-    marks_s = tuple(edge_s + late_s * random.random() for edge_s in edges_s if random.random() < 0.8)
-    silence_s = None
-    if random.random() < 0.08:
-        begin_s = setting.start_s + window_s * random.uniform(-0.1, 1)
-        silence_s = (begin_s, begin_s + window_s * log_uniform(random, 0.01, 1))
-    margin_s = 12 * setting.block_s
-    return Reader(
-        period_s=read_s,
-        begin_s=setting.start_s - margin_s * random.uniform(0.3, 1) + read_s * random.random(),
-        end_s=setting.stop_s + margin_s * (random.uniform(0.3, 1) if random.random() < 0.9 else 0),
-        jitter=random.choice([0.002, 0.02]),
-        random_phase=setting.random_phase,
-        marks_s=() if setting.random_phase else marks_s,
-        spent_s=min(0.02 * read_s, 0.002) * random.random(),
-        dropouts=random.choice([0.0, 0.0, 0.03, 0.1]) * random.random(),
-        silence_s=silence_s,
-    )
-
-
-# -- the truth's side -----------------------------------------------------------------------------------------
-
-
-def seen_ticks(power: Power, sensor: Sensor, setting: Setting, moment_s: Floats, value: Floats) -> tuple[float, int]:
-    """Return the largest energy between two new values around the window, and how many values are in it."""
-    new = np.append(len(value) > 0, np.diff(value) != 0)[: len(value)]
-    tick_s = sensor.made_s(moment_s[new])
-    first = max(0, int(np.searchsorted(tick_s, setting.start_s)) - 1)
-    last = int(np.searchsorted(tick_s, setting.stop_s)) + 1
-    step_j = np.diff(power.until_j(tick_s[first:last])) / sensor.gain_factor
-    inside = np.count_nonzero((tick_s > setting.start_s) & (tick_s < setting.stop_s))
-    return float(np.max(step_j, initial=sensor.resolution)), int(inside)
-
-
-def why_not(sensor: Sensor, nature: Nature, setting: Setting, moment_s: Floats, value: Floats) -> str:
-    """Return why these readings do not determine the energy of the window."""
-    made_s = sensor.made_s(moment_s)
-    near_s = setting.period_s / 2
-    if not np.any((made_s > setting.start_s - near_s) & (made_s < setting.stop_s + near_s)):
-        return "no value was made in the window and read"
-    frozen_s = max(0.2 * setting.window_s, 20 * setting.period_s)
-    if sensor.freezes_s is not None and sensor.freezes_s < setting.stop_s - frozen_s:
-        return "frozen for a fifth of the window and more"
-    inside = (moment_s > setting.start_s) & (moment_s < setting.stop_s)
-    if setting.counter and nature.wrap is None and np.any(np.diff(value[inside]) < 0):
-        return "wrapped at a range that nobody states"
-    return ""
+# Edges of the groups of window lengths, in ticks, readings or averages.
+LENGTHS = (10, 30, 100, 300, 1000, np.inf)
+# Fewer windows do not show the 95 % error.
+LEAST_WINDOWS = 150
 
 
 # -- counting -------------------------------------------------------------------------------------------------
@@ -303,6 +61,7 @@ class Outcome:
     """A case with its estimate."""
 
     case: Case
+    """Without its readings."""
     energy: WindowEnergy
 
     @property
@@ -337,8 +96,8 @@ class Outcome:
         return self.half_j / self.energy.value_j
 
 
-def outcomes(seeds: range) -> list[Outcome]:
-    return [Outcome(case, case.energy()) for case in map(draw, seeds)]
+def estimated(case: Case) -> Outcome:
+    return Outcome(case.without_readings(), case.energy())
 
 
 def told(title: str, rows: list[Outcome]) -> None:
@@ -377,7 +136,9 @@ def share_percent(hits: Iterable[bool]) -> float:
     return 100 * sum(found) / len(found)
 
 
-def figures_of(rows: list[Outcome]) -> list[Figure]:
+def any_case(cases: int, *, quick: bool) -> list[Figure]:
+    rows = [estimated(draw(seed)) for seed in range(FIRST_SEED, FIRST_SEED + cases)]
+    breakdown(rows)
     numbers = [row for row in rows if row.energy.value_j is not None]
     valid = [row for row in numbers if row.energy.verdict == "valid"]
     resolved = [row for row in rows if row.case.resolved]
@@ -387,19 +148,18 @@ def figures_of(rows: list[Outcome]) -> list[Figure]:
     named = "energy_truth: "
     held = share_percent(r.error_j <= r.half_j for r in numbers)
     held_rest = share_percent(r.error_without_gain_j <= r.rest_j for r in numbers)
+    slack = slack_percent(95, len(numbers), quick=quick)
     answered = share_percent(r.energy.value_j is not None for r in resolved)
+    far = share_percent(r.error_without_gain_j > 2 * r.rest_j for r in valid)
     return [
         at_least(named + "the interval holds the truth", held, "%", 95),
-        at_least(named + "the interval apart from gain, too", held_rest, "%", 95),
+        at_least(named + "the interval apart from gain, too", held_rest, "%", 95 - slack),
         at_most(named + "median half-width where resolved", 100 * float(np.median(widths)), "%", 5),
         at_least(named + "resolved and a number", answered, "%", 95),
         at_most(named + "no number, of all", 100 * (len(rows) - len(numbers)) / len(rows), "%", 40),
         *counter_figures(named, [row for row in numbers if row.case.setting.counter]),
         at_most(named + "valid, beyond twice the half-width", sum(r.error_j > 2 * r.half_j for r in valid), "cases", 0),
-        at_most(
-            named + "valid, apart from gain beyond twice",
-            sum(r.error_without_gain_j > 2 * r.rest_j for r in valid), "cases", 0,
-        ),
+        at_most(named + "valid, apart from gain beyond twice", far, "%", 1 + slack_percent(1, len(valid), quick=quick)),
         at_most(
             named + f"a number where none can be known, of {len(cannot)}",
             sum(r.energy.value_j is not None for r in cannot), "cases", 0,
@@ -423,14 +183,64 @@ def counter_figures(named: str, counters: list[Outcome]) -> list[Figure]:
     ]
 
 
+# -- by class of sensor ---------------------------------------------------------------------------------------
+
+
+def by_class(windows: int, families: Mapping[str, Family], place: str, *, quick: bool) -> list[Figure]:
+    """Coverage, width and answers of each class of sensor, apart from gain."""
+    figures, unanswered = [], []
+    slack = slack_percent(96, windows, quick=quick)
+    for number, kind in enumerate(KINDS):
+        first = TEST_SEED + number * SEEDS_PER_CLASS
+        rows = [estimated(draw_window(seed, kind, families)) for seed in range(first, first + windows)]
+        unanswered += [row.energy.value_j is None for row in rows if row.case.setting.blocks > MANY_TICKS]
+        numbers = [row for row in rows if row.energy.value_j is not None]
+        by_family(kind, numbers)
+        held = share_percent(r.error_without_gain_j <= r.rest_j for r in numbers)
+        figures.append(between(f"energy_truth: {place}{kind}, apart from gain", held, "%", 93 - slack, 98 + slack))
+        wide = [found for low, high in pairwise(LENGTHS) if (found := multiple(numbers, low, high)) is not None]
+        if wide:
+            figures.append(at_most(f"energy_truth: {place}{kind}, half-width", max(wide), "true 95 % errors", 1.5))
+    figures.append(at_most(f"energy_truth: {place}long window, no number", share_percent(unanswered), "%", 1))
+    return figures
+
+
+def multiple(rows: list[Outcome], low: float, high: float) -> float | None:
+    """Mean half-width apart from gain, as a multiple of the true 95 % error; None if there are too few windows."""
+    group = [row for row in rows if low <= row.case.setting.blocks < high]
+    if len(group) < LEAST_WINDOWS:
+        return None
+    half = np.array([row.rest_j / row.case.without_gain_j for row in group])
+    error = np.array([row.error_without_gain_j / row.case.without_gain_j for row in group])
+    true = float(np.quantile(error, 0.95))
+    print(
+        f"  {low:g} to {high:g} ticks: {len(group)} windows, +-{100 * half.mean():.3f} %, true 95 % error "
+        f"{100 * true:.3f} %, held {100 * np.mean(error <= half):.1f} %",
+        file=sys.stderr,
+    )
+    return float(half.mean()) / true
+
+
+def by_family(kind: str, rows: list[Outcome]) -> None:
+    """Print how often the interval apart from gain holds under each load."""
+    held = collections.defaultdict(list)
+    for row in rows:
+        held[row.case.setting.shape].append(row.error_without_gain_j <= row.rest_j)
+    print(f"{kind}: " + ", ".join(f"{k} {share_percent(v):.1f} %" for k, v in sorted(held.items())), file=sys.stderr)
+
+
 def main() -> None:
-    options = arguments(__doc__, first_seed={"type": int, "default": FIRST_SEED}, cases={"type": int, "default": None})
+    options = arguments(__doc__, traces={"type": Path, "default": None, "help": "folder with CSV files"})
     begin_s = time.monotonic()
-    cases = options.cases or (CASES if options.quick else MANY_CASES)
-    rows = outcomes(range(options.first_seed, options.first_seed + cases))
-    breakdown(rows)
-    print(f"{cases} cases, {time.monotonic() - begin_s:.1f} s", file=sys.stderr)
-    finish(figures_of(rows))
+    windows = WINDOWS if options.quick else MANY_WINDOWS
+    figures = any_case(CASES if options.quick else MANY_CASES, quick=options.quick)
+    figures += by_class(windows, TEST, "", quick=options.quick)
+    if options.traces is not None:
+        series = {path.stem: read_meter(path) for path in sorted(options.traces.glob("*.csv"))}
+        traces = {name: partial(recorded, found.time_s, found.power_w) for name, found in series.items()}
+        figures += by_class(windows, traces, "recorded, ", quick=options.quick)
+    print(f"{time.monotonic() - begin_s:.1f} s", file=sys.stderr)
+    finish(figures)
 
 
 if __name__ == "__main__":

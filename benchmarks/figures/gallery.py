@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import vl_convert
 
-from figure import Figure, arguments, at_least, at_most, finish
+from figure import Figure, arguments, at_least, at_most, finish, timed
 from gallery_studies import make_studies, pictures
 from steelyard.contracts import observe
 from steelyard.report.charts.trace import POINTS, step_band
@@ -93,15 +93,15 @@ def main() -> None:
     steps = FEW_STEPS if options.quick else MANY_STEPS
     drawn, spent_s, memory = long_trace(steps)
     print(f"a trace of {steps:,} steps: {drawn} points in {spent_s:.1f} s, {memory:.1f} MiB")
-    finish(figures(found, drawn, memory))
+    finish(figures(found, drawn, memory, quick=options.quick))
 
 
-def figures(found: dict[str, tuple[float, float, bool]], drawn: int, memory: float) -> list[Figure]:
+def figures(found: dict[str, tuple[float, float, bool]], drawn: int, memory: float, *, quick: bool) -> list[Figure]:
     return [
         at_least("gallery: pictures drawn", len(found), "pictures", 14),
         at_most("gallery: pictures that differ when drawn again", sum(not f[2] for f in found.values()), "pictures", 0),
-        at_most("gallery: longest first drawing", max(f[0] for f in found.values()), "s", FIRST_S),
-        at_most("gallery: longest later drawing", max(f[1] for f in found.values()), "s", LATER_S),
+        timed("gallery: longest first drawing", max(f[0] for f in found.values()), "s", FIRST_S, quick=quick),
+        timed("gallery: longest later drawing", max(f[1] for f in found.values()), "s", LATER_S, quick=quick),
         at_most("gallery: points of a long trace", drawn, "points", POINTS),
         at_most("gallery: memory of a long trace", memory, "MiB", 64),
     ]

@@ -36,10 +36,11 @@ from steelyard.errors import SteelyardError
 from steelyard.inputs.scheme import find_scheme, scheme_names
 from steelyard.report.audit.reference import reference_page
 from steelyard.report.pack.build import gather, pack_page
-from steelyard.report.page import Table
+from steelyard.report.page import FirstScreen, Table
 from steelyard.report.study.curves import batch_section, heat_section, scaling_section
 from steelyard.report.study.energy import energy_section
-from steelyard.report.study.overview import cells_section, overview
+from steelyard.report.study.first import with_first_screen
+from steelyard.report.study.overview import cells_section
 from steelyard.report.study.subject import subject
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.batch import curves_lines as batch_lines
@@ -238,13 +239,24 @@ def shown_rows(table: Table, column: str = "throughput of the job") -> list[Show
     """Rows of a table whose first columns are the settings."""
     headings = [heading.name for heading in table.columns]
     place = headings.index(column)
-    settings = headings.index("runs") if "runs" in headings else place
+    settings = min(place, headings.index("runs")) if "runs" in headings else place
     found = []
-    for row in texts(table):
+    for cells, row in zip(table.rows, texts(table), strict=True):
         parts = sorted((key, plain(text)) for key, text in zip(headings[:settings], row, strict=False))
         name = ", ".join(f"{key}={text}" for key, text in parts)
-        found.append(Shown(name, number(row[place]), row[place].endswith(", unreliable"), row))
+        unreliable = cells[place].unreliable or row[place].endswith(", unreliable")
+        found.append(Shown(name, number(row[place]), unreliable, row))
     return found
+
+
+def check_first(screen: FirstScreen, rows: list[Shown]) -> Iterator[str]:
+    """Yield what is wrong with the large figures of the first screen: the best of these rows and its throughput."""
+    figures = {figure.label: figure.value for figure in screen.figures}
+    sound = [row.value for row in rows if row.value is not None and not row.unreliable]
+    if ("Best configuration" in figures) != bool(sound):
+        yield f"{len(sound)} reliable rows, but the first screen shows {', '.join(figures) or 'nothing'}"
+    elif sound and not near(number(figures["Its throughput"]) or 0.0, max(sound)):
+        yield f"the first screen shows {figures['Its throughput']}, but the best row has {max(sound)}"
 
 
 def report_problems(cells: list[CellSummary]) -> Iterator[str]:
@@ -253,7 +265,7 @@ def report_problems(cells: list[CellSummary]) -> Iterator[str]:
     configurations = cells_section(entry, energies)
     rows = shown_rows(tables_of(configurations)[0])
     if len(cells) > 1:
-        yield from check_best(overview([entry], {"drawn": energies}).answer, rows)
+        yield from check_first(with_first_screen([entry], {"drawn": energies}, [configurations])[0], rows)
     yield from check_spans(configurations.answer, rows)
     heat = heat_section(entry)
     if heat is not None:

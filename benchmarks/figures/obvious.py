@@ -108,7 +108,7 @@ def main() -> None:
     for _ in range(studies):
         for count in loads:
             with tempfile.TemporaryDirectory() as name:
-                found = study(Path(name), count, layers, 2.0 if options.quick else 4.0)
+                found = study(Path(name), count, layers, 1.0 if options.quick else 4.0)
                 for (small, large), holds in found.items():
                     (four if large / small >= FOUR_FOLD else two).append(holds)
                 if count:

@@ -29,7 +29,7 @@ import markdown as python_markdown  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from browser import WIDTHS, chromium, visit
+from browser import WIDTHS, bring_to_life, chromium, tips, visit
 from figure import Figure, arguments, at_least, at_most, finish
 from hostile import TEXTS, elements, foreign_commands, formulas
 from sample_page import full_page, poisoned
@@ -87,6 +87,7 @@ def accessibility(browser: Browser, file: Path, looks: list[Look]) -> list[Figur
     for width, context in looks:
         with visit(browser, file, width, **context) as seen:
             seen.page.evaluate(UNFOLD)
+            bring_to_life(seen.page)
             seen.page.evaluate(IN_SIGHT)
             seen.page.evaluate(source)
             found = seen.page.evaluate("axe.run(document, {resultTypes: ['violations', 'passes']})")
@@ -103,12 +104,13 @@ def accessibility(browser: Browser, file: Path, looks: list[Look]) -> list[Figur
     ]
 
 
-def behaviour(browser: Browser, file: Path, page: Page) -> list[Figure]:
+def behaviour(browser: Browser, file: Path, page: Page, widths: set[int]) -> list[Figure]:
     """Check requests, downloads, reading without scripts, and the width on a phone."""
     elsewhere, complaints, too_wide = 0, [], 0
-    for width in WIDTHS.values():
+    for width in widths:
         with visit(browser, file, width) as seen:
             seen.page.evaluate(UNFOLD)
+            bring_to_life(seen.page)
             too_wide += seen.page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
             elsewhere += len(seen.elsewhere(file))
             complaints += seen.complaints
@@ -150,9 +152,9 @@ def harmless(words: str) -> str:
     return "x" * max(1, len(words))
 
 
-def in_browser(browser: Browser, page: Page, folder: Path, texts: tuple[str, ...]) -> list[Figure]:
+def in_browser(browser: Browser, page: Page, folder: Path, texts: tuple[str, ...], least: int) -> list[Figure]:
     """Open pages in the browser, which may parse them differently from other parsers."""
-    new, ran, asked = 0, 0, 0
+    new, ran, asked, told = 0, 0, 0, 0
     count = "Array.from(document.querySelectorAll('*'), (e) => e.localName).join(' ')"
     kinds: dict[int, str] = {}
     file = folder / "hostile.html"
@@ -161,18 +163,24 @@ def in_browser(browser: Browser, page: Page, folder: Path, texts: tuple[str, ...
         charts = number % 10 == 0
         file.write_text(html(poisoned(page, words), charts=charts), encoding="utf-8")
         with visit(browser, file) as seen:
+            seen.page.evaluate(UNFOLD)
+            bring_to_life(seen.page)
+            told += len(tips(seen.page))
             found = seen.page.evaluate(count)
             ran += bool(seen.page.evaluate("window.hit !== undefined")) + len(seen.dialogs) + len(seen.complaints)
             asked += len(seen.elsewhere(file))
         if charts not in kinds:
             file.write_text(html(poisoned(page, "x"), charts=charts), encoding="utf-8")
             with visit(browser, file) as seen:
+                seen.page.evaluate(UNFOLD)
+                bring_to_life(seen.page)
                 kinds[charts] = seen.page.evaluate(count)
         if found != kinds[charts]:
             new += 1
             print(f"elements differ for {words[:60]!r}", file=sys.stderr)
     return [
-        at_least("report_safe: hostile texts opened in the browser", len(texts), "pages", 12),
+        at_least("report_safe: hostile texts opened in the browser", len(texts), "pages", least),
+        at_least("report_safe: marks of charts that were pointed at", told, "marks", 10),
         at_most("report_safe: pages with an element that a text brought", new, "pages", 0),
         at_most("report_safe: scripts run, dialogs and complaints", ran, "events", 0),
         at_most("report_safe: requests that a text brought", asked, "requests", 0),
@@ -243,19 +251,20 @@ def compiled(page: Page, folder: Path, texts: tuple[str, ...]) -> list[Figure]:
 def main() -> None:
     options = arguments(__doc__)
     page, small = full_page(), small_page()
-    # A quick run takes every eighth text for the browser, and others for the formats.
-    every, examples, looks = (8, 12, [*LIGHT, DARK[0]]) if options.quick else (1, 300, LIGHT + DARK)
+    # A quick run takes every sixteenth text for the browser, and others for the formats.
+    every, examples, looks = (16, 12, [LIGHT[0], DARK[-1]]) if options.quick else (1, 300, LIGHT + DARK)
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
         file = Path(scratch) / "report.html"
         file.write_text(html(page), encoding="utf-8")
-        figures += accessibility(browser, file, looks) + behaviour(browser, file, page)
-        figures += in_browser(browser, small, Path(scratch), TEXTS[::every])
+        figures += accessibility(browser, file, looks)
+        figures += behaviour(browser, file, page, {width for width, _ in looks})
+        figures += in_browser(browser, small, Path(scratch), TEXTS[::every], 6 if options.quick else 90)
     total, tried = made_up(small, examples)
     listed = TEXTS[every // 2 :: every]
     for words in listed:
         total.update(faults(small, words))
-    least = 20 if options.quick else 300
+    least = 16 if options.quick else 300
     figures.append(at_least("report_safe: hostile texts tried in all formats", tried + len(listed), "texts", least))
     figures += [at_most(f"report_safe: not inert in {form}", count, "texts", 0) for form, count in total.items()]
     with tempfile.TemporaryDirectory() as scratch:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fake_nvml.build import build, environment
-from figure import Figure, arguments, at_least, at_most, finish
+from figure import Figure, arguments, at_least, finish, timed
 from overhead import LONG, LONG_BATCH, ByHarness, spec, spread
 from steelyard.contracts.energy import sensor_event
 from steelyard.contracts.spec import RunSpec
@@ -96,11 +96,11 @@ def watched() -> Iterator[Watched]:
         yield Watched(raw)
 
 
-def cpu_figure(sampler: Watched, seconds: float) -> Figure:
+def cpu_figure(sampler: Watched, seconds: float, *, quick: bool) -> Figure:
     begin_s, begin_cpu_s = time.monotonic(), sampler.cpu_s()
     time.sleep(seconds)
     percent = 100 * (sampler.cpu_s() - begin_cpu_s) / (time.monotonic() - begin_s)
-    return at_most("sampler: CPU time, 10 Hz, 8 devices", percent, "% of one core", CPU_LIMIT_PERCENT)
+    return timed("sampler: CPU time, 10 Hz, 8 devices", percent, "% of one core", CPU_LIMIT_PERCENT, quick=quick)
 
 
 def share_figure(sampler: Watched, pairs: int, steps: int, *, quick: bool) -> Figure:
@@ -134,7 +134,7 @@ def main() -> None:
     quick = arguments(__doc__).quick
     with watched() as sampler:
         sampler.start()
-        cost = cpu_figure(sampler, 6.0 if quick else 30.0)
+        cost = cpu_figure(sampler, 6.0 if quick else 30.0, quick=quick)
         share = share_figure(sampler, *((15, 6) if quick else (101, 12)), quick=quick)
         devices, samples, late = sampler.stop()
     print(f"{samples} samples, {late} periods without (it was stopped in half of the turns)")

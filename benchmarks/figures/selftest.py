@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from figure import Figure, arguments, at_most, finish
+from figure import Figure, arguments, at_most, finish, timed
 
 LIMIT_S = 90.0
 QUICK_LIMIT_S = 30.0
@@ -35,7 +35,7 @@ def main() -> None:
     print(f"{len(result['lines'])} lines, wrong: {wrong}, exit code {done.returncode}")
     finish(
         [
-            at_most("selftest: time", seconds, "s", QUICK_LIMIT_S if options.quick else LIMIT_S),
+            timed("selftest: time", seconds, "s", QUICK_LIMIT_S if options.quick else LIMIT_S, quick=options.quick),
             at_most("selftest: largest error without noise", max(exact), "%", 0.01),
             Figure("selftest: lines that hold", len(result["lines"]) - len(wrong), "lines",
                    f"= {len(result['lines'])}", not wrong and done.returncode == 0),

@@ -1,17 +1,21 @@
 """[slurm] A study over several nodes of a real Slurm is complete at the end, despite failures.
 
-Forty runs of real PyTorch on 1, 2, 3 and 4 nodes, started by torchrun with gloo. Meanwhile the login process is killed
-at random and started again, one task is cancelled, a node of another is set down, a third is frozen until its time
-limit, and every run of one batch size exceeds its memory. At the end each run has one record, with the cause of a
-failure; nothing ran twice, counted by what Slurm started; and the queue is empty.
+Forty runs of real PyTorch on 1, 2, 3 and 4 nodes, started by torchrun with gloo. The first submission reaches the
+controller only after the job was submitted again, and its copy begins first. Meanwhile the login process is killed at
+random and started again, one task is cancelled, a node of another is set down, a third is frozen until its time limit,
+the daemon of a node is killed under a worker that lives on, and every run of one batch size exceeds its memory. At the
+end each run has one record, with the cause of a failure; nothing ran twice, counted by what Slurm started; no file of
+a collected run has changed since; and the queue is empty.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,6 +63,15 @@ PYTHON = """#!/bin/bash
 echo "$*" >> {log}
 exec {python} "$@"
 """
+LATE = """#!/bin/bash
+# A submission that reaches the controller late: it waits for the file `go`. Trials go through.
+if [[ $* == *--parsable* ]]; then
+  touch {folder}/asked
+  until [[ -e {folder}/go ]]; do sleep 0.1; done
+fi
+exec {sbatch} "$@"
+"""
+KILLS, QUICK_KILLS = 200, 2
 STARTED = re.compile(r"^-m steelyard\.worker (?:.*/)?runs/([^/]+)/raw", re.MULTILINE)
 LONGEST_S = 3600.0
 
@@ -75,8 +88,18 @@ class Story:
     kills: int = 0
     hit: dict[str, str] = field(default_factory=dict)
     """Expected status of each run with a fault."""
+    copies: int = 0
+    """Jobs that were submitted twice."""
+    digests: dict[Path, str] = field(default_factory=dict)
+    """SHA-256 of each file of the collected runs, when it was first seen."""
+    orphaned: dict[str, str] = field(default_factory=dict)
+    """Nodes whose daemon was killed under a worker, and its run."""
+    outlived: set[str] = field(default_factory=set)
+    """Runs whose worker outlived their job."""
+    went_on: int = 0
+    """Workers that went on after their run was collected."""
 
-    def login(self) -> subprocess.Popen[bytes]:
+    def login(self, **variables: str) -> subprocess.Popen[bytes]:
         """Start the command as a user types it, in its own session, which can be killed as a whole."""
         command = [sys.executable, "-m", "steelyard.cli.main", "study", str(self.study), "--site", str(self.site)]
         return subprocess.Popen(
@@ -85,12 +108,58 @@ class Story:
             stdout=subprocess.DEVNULL,
             stderr=(self.cluster.scratch / "login.err").open("ab"),
             start_new_session=True,
-            env={**clean_environment(), **self.cluster.variables},
+            env={**clean_environment(), **self.cluster.variables, **variables},
         )
 
-    def kill_at_random(self, times: int, longest_s: float) -> None:
+    def submit_late(self) -> None:
+        """Kill the command while its submission is on the way; let this arrive after another, and begin first."""
+        folder = self.cluster.scratch / "late"
+        folder.mkdir()
+        real, wrapper = shutil.which("sbatch"), folder / "sbatch"
+        wrapper.write_text(LATE.format(folder=folder, sbatch=real), encoding="utf-8")
+        wrapper.chmod(0o755)
+        first = self.login(PATH=f"{folder}:{os.environ['PATH']}")
+        self.cluster.wait_for((folder / "asked").exists, "the first submission is on its way")
+        first.kill()
+        first.wait()
+        # Nothing starts until both are there.
+        partition = ["scontrol", "update", "PartitionName=debug"]
+        self.cluster.run(*partition, "State=DOWN")
+        second = self.login()
+        try:
+            self.cluster.wait_for(lambda: bool(self.jobs()), "the job is submitted again")
+            (known,) = self.jobs()[:1]
+            self.cluster.run("scontrol", "hold", known)
+            (folder / "go").touch()
+            self.cluster.wait_for(lambda: len(self.jobs()) > 1, "the first submission has arrived")
+            self.cluster.run(*partition, "State=UP")
+            self.cluster.wait_for(lambda: self.begun(except_for=known), "the late copy has begun")
+            self.copies = 1
+            self.cluster.run("scontrol", "release", known)
+        finally:
+            os.killpg(second.pid, signal.SIGKILL)
+            second.wait()
+
+    def jobs(self) -> list[str]:
+        """Return the ids of the jobs of the first array, in the order of their submission."""
+        lines = self.cluster.run("squeue", "--noheader", "--array-unique", "--format=%F %j").splitlines()
+        names = {job.name for campaign in campaigns(self.results, "real") for job in campaign.plan.jobs[:1]}
+        return sorted({line.split()[0] for line in lines if line.split()[1] in names}, key=int)
+
+    def begun(self, *, except_for: str) -> bool:
+        """Return whether another job than this has the lease of a run."""
+        leases = self.results.root.glob("campaigns/*/*/runs/*/raw/lease")
+        return any((words := lease.read_text().split()) and words[1:] != [except_for] for lease in leases)
+
+    def kill_at_random(self, times: int, longest_s: float, harms: list[str]) -> None:
         """Start the command and kill it, at any time from before its first file to the middle of collecting."""
-        for number in range(times):
+        for number in range(2 * times):
+            if self.kills == times:
+                break
+            if number % 10 == 9 and harms and self.harm(harms[0]):
+                harms.pop(0)
+            self.mend()
+            self.watch()
             process = self.login()
             try:
                 process.wait(self.chance.uniform(0.0, longest_s))
@@ -122,6 +191,8 @@ class Story:
         """Cause a fault in one of the running runs; False if none fits."""
         huge = {run for run, spec in self.specs().items() if spec.batch == HUGE}
         victims = sorted((run, task) for run, task in self.running().items() if run not in huge)
+        if kind == "orphan":
+            return self.orphan([run for run, _ in victims])
         if not victims:
             return False
         run, task = self.chance.choice(victims)
@@ -136,6 +207,47 @@ class Story:
             self.cluster.end_now(task)
         self.hit[run] = kind
         return True
+
+    def orphan(self, runs: list[str]) -> bool:
+        """Kill the daemon of the node of a run on one node; its worker lives on. False if none fits."""
+        specs, tasks = self.specs(), self.running()
+        for run in runs:
+            # Stopped until its run is collected, so that it cannot complete before.
+            if run in tasks and specs[run].ranks == 1 and self.freeze(run):
+                node = self.first_node(tasks[run])
+                os.kill(int((self.cluster.scratch / f"slurmd-{node}.pid").read_text()), signal.SIGKILL)
+                self.hit[run] = "node_failure"
+                self.orphaned[node] = run
+                self.outlived.add(run)
+                return True
+        return False
+
+    def let_go_on(self) -> None:
+        """Let workers go on whose run is collected; start the daemon of their node again once they have ended."""
+        for node, run in [*self.orphaned.items()]:
+            if (self.results.root / "runs" / "real" / run).is_dir():
+                processes = workers(self.cluster, run)
+                for process in processes:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGCONT)
+                self.went_on += bool(processes)
+                if not processes:
+                    self.cluster.start("slurmd", "-D", "-N", node)
+                    del self.orphaned[node]
+
+    def watch(self) -> None:
+        """Note the digests of the files of runs that were collected since the last look."""
+        for file in self.results.root.glob("runs/*/*/**/*"):
+            if file.is_file() and file not in self.digests:
+                self.digests[file] = hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def changed(self) -> list[Path]:
+        """Return the files of collected runs that are no longer what they were."""
+        return [
+            file
+            for file, digest in self.digests.items()
+            if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest
+        ]
 
     def specs(self) -> dict[str, RunSpec]:
         """The study's runs."""
@@ -162,6 +274,7 @@ class Story:
                 if harms and self.harm(harms[0]):
                     harms.pop(0)
                 self.mend()
+                self.watch()
                 time.sleep(0.2)  # between two looks
         finally:
             login.kill()
@@ -169,6 +282,7 @@ class Story:
 
     def mend(self) -> None:
         """Bring nodes back that were down."""
+        self.let_go_on()
         for name in self.cluster.run("sinfo", "--noheader", "--states=down", "--Node", "--format=%N").split():
             self.cluster.run("scontrol", "update", f"NodeName={name}", "State=resume", check=False)
 
@@ -207,7 +321,10 @@ def tell(story: Story, kinds: int, records: list[RunRecord], starts: Counter[str
     twice = [r.run_id for r in records if starts[r.run_id] > r.spec.ranks]
     unstarted = [r.run_id for r in records if r.status.code == "completed" and starts[r.run_id] != processes(r)]
     return [
-        at_least("slurm: kills of the login process", story.kills, "kills", 2 if len(wanted) < 40 else 8),
+        at_least("slurm: kills of the login process", story.kills, "kills", QUICK_KILLS if len(wanted) < 40 else KILLS),
+        at_least("slurm: jobs submitted twice", story.copies, "jobs", 1),
+        at_least("slurm: looks at workers that outlived their run", story.went_on, "looks", len(story.outlived)),
+        at_most("slurm: files of collected runs that changed", len(story.changed()), "files", 0),
         Figure(
             "slurm: runs without a record", len(set(wanted) ^ set(by_run)), "runs", "= 0", set(wanted) == set(by_run)
         ),
@@ -227,7 +344,7 @@ def processes(record: RunRecord) -> int:
 def main() -> None:
     options = arguments(__doc__)
     shape = QUICK if options.quick else FULL
-    harms = ["cancelled", "node_failure"] if options.quick else ["cancelled", "node_failure", "time_limit"]
+    harms = ["cancelled"] if options.quick else ["cancelled", "node_failure", "time_limit", "orphan"]
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         study, log, python = scratch / "study.toml", scratch / "starts", scratch / "python"
@@ -240,12 +357,14 @@ def main() -> None:
             pool = {"memory_per_node_mib": MEMORY_MIB, "exclusive": True}
             site = cluster.site(python=str(python), pools={"cpu": pool}, limits={"setup_s": 120})
             story = Story(cluster, study, site, ResultFolder(scratch / "results"), random.Random(3))
-            story.kill_at_random(*((3, 2.0) if options.quick else (12, 4.0)))
-            story.go_on([*harms])
+            story.submit_late()
+            left = [*harms]
+            story.kill_at_random(QUICK_KILLS if options.quick else KILLS, 2.0 if options.quick else 3.0, left)
+            story.go_on(left)
             records = list(story.results.records())
             starts = Counter(STARTED.findall(log.read_text(encoding="utf-8")))
             # And out of memory.
-            figures = tell(story, len(harms) + 1, records, starts)
+            figures = tell(story, len({*harms} - {"orphan"}) + 1, records, starts)
             if not all(figure.holds for figure in figures):
                 print((scratch / "slurm" / "login.err").read_text(encoding="utf-8")[-2000:])
     finish(figures)

@@ -1,9 +1,9 @@
 """[time_to_quality] A WideResNet trains on a generated data set in the format of CIFAR-100 to a target accuracy.
 
-Three seeds, each a fresh launch with the command line. All must converge, and each must stop at the first evaluation
-that reaches the target; the times in the record are compared with its evaluations. Then a target that cannot be reached
-within its epochs must end as `not_converged`, without a time (full form only, because a test does the same). The
-network is the smallest of its family (depth 10, width 1), so that two cores train it in seconds.
+Three seeds (one in the quick form), each a fresh launch with the command line. All must converge, and each must stop at
+the first evaluation that reaches the target; the times in the record are compared with its evaluations. Then a target
+that cannot be reached within its epochs must end as `not_converged`, without a time (full form only, because a test
+does the same). The network is the smallest of its family (depth 10, width 1), so that two cores train it in seconds.
 """
 
 from __future__ import annotations
@@ -52,11 +52,14 @@ def contradictions(run: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     options = arguments(__doc__)
+    seeds = 1 if options.quick else SEEDS
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         plugins.load("data", "cifar100").make(root / "data", 600 if options.quick else 4000, 0)
         begin_s = time.monotonic()
-        runs = trained(root / "data", root / "results", "--epochs", "40", "--target", str(TARGET), "--repeats", "3")
+        runs = trained(
+            root / "data", root / "results", "--epochs", "40", "--target", str(TARGET), "--repeats", str(seeds)
+        )
         seconds = time.monotonic() - begin_s
         short = [] if options.quick else trained(root / "data", root / "results", "--epochs", "1", "--target", "0.9999")
     reached = [run for run in runs if run["status"]["code"] == "completed"]
@@ -73,9 +76,9 @@ def main() -> None:
     print("\n".join(wrong))
     finish(
         [
-            at_least(f"time_to_quality: seeds of {SEEDS} that reached {TARGET:.0%}", len(reached), "seeds", SEEDS),
+            at_least(f"time_to_quality: seeds of {seeds} that reached {TARGET:.0%}", len(reached), "seeds", seeds),
             at_most("time_to_quality: contradictions in the records", len(wrong), "contradictions", 0),
-            at_most("time_to_quality: three seeds, start to end", seconds, "s", LIMIT_S),
+            at_most("time_to_quality: all seeds, start to end", seconds, "s", LIMIT_S),
         ]
     )
 

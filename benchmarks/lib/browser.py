@@ -88,6 +88,22 @@ def visit(browser: Browser, file: Path, width: int = 1600, **context: Any) -> It
         inside.close()
 
 
+def bring_to_life(page: Page) -> None:
+    """Scroll to every chart of an unfolded page and wait until it is interactive."""
+    for box in page.query_selector_all("[data-chart]"):
+        box.scroll_into_view_if_needed()
+        box.wait_for_selector(".tip", state="attached")
+
+
+def tips(page: Page) -> list[str]:
+    """Point at every mark of the charts and return what each says."""
+    found = []
+    for mark in page.query_selector_all(".view .mark-symbol[class*=' series'] path"):
+        mark.hover(force=True)
+        found += [tip.text_content() or "" for tip in page.query_selector_all(".tip:not([hidden])")]
+    return found
+
+
 def pictures(browser: Browser, file: Path, output: Path, stem: str) -> list[Path]:
     """Take screenshots of the whole page at three widths and as printed."""
     output.mkdir(parents=True, exist_ok=True)

@@ -237,7 +237,8 @@ class Cluster:
 
     def end_now(self, job: str) -> None:
         """Make the time limit of a running job end now: Slurm limits are whole minutes, at least one."""
-        self.run("scontrol", "update", f"JobId={job}", "EndTime=now")
+        # Not `now`: that is in the past, and refused, when the controller reads it a second later.
+        self.run("scontrol", "update", f"JobId={job}", "EndTime=now+5")
 
     def logs(self, length: int = 1500) -> str:
         """Return the ends of all logs."""

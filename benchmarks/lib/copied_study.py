@@ -26,26 +26,26 @@ ORIGINALS = 5
 RANKS = (1, 2, 4, 8, 16)
 BATCHES = (8, 16, 32, 64, 128, 256, 512, 1024)
 PRECISIONS: tuple[Literal["fp32", "bf16"], ...] = ("fp32", "bf16")
-ACCUMULATIONS = (1, 2, 4, 8, 16)
+ACCUMULATIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-def make(folder: Path, runs: int, seed: int = 1) -> ResultFolder:
-    """Make a result folder with one study of `runs` runs, five per configuration; at most 2,000."""
+def make(folder: Path, runs: int, seed: int = 1, repeats: int = REPEATS) -> ResultFolder:
+    """Make a result folder with one study of `runs` runs, `repeats` per configuration; at most 720 configurations."""
     results = ResultFolder(folder)
     results.prepare()
-    for record in records(runs, seed):
+    for record in records(runs, seed, repeats):
         place = results.run_path(record.spec)
         (place / RAW).mkdir(parents=True)
         (place / RECORD_FILE).write_text(record_text(record), encoding="utf-8")
     return results
 
 
-def records(runs: int, seed: int) -> Iterator[RunRecord]:
+def records(runs: int, seed: int, repeats: int) -> Iterator[RunRecord]:
     """Return copies with their own settings and throughput."""
     truth = SimTruth(step_time_s=0.01, noise=Noise(kind="normal", cv=0.02), power=Power(idle_w=90, compute_w=410))
     originals = [run_job(truth, seed * ORIGINALS + number) for number in range(ORIGINALS)]
     chance = random.Random(seed)
-    settings = itertools.product(ACCUMULATIONS, PRECISIONS, BATCHES, RANKS, range(REPEATS))
+    settings = itertools.product(ACCUMULATIONS, PRECISIONS, BATCHES, RANKS, range(repeats))
     for number, (accumulation, precision, batch, ranks, repeat) in enumerate(itertools.islice(settings, runs)):
         original = originals[number % ORIGINALS]
         cell = f"a{accumulation}-{precision}-b{batch}-d{ranks}"

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from figure import slowness
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "benchmarks" / "figures"
 DATA = ROOT / "docs" / "figures.json"
@@ -19,6 +21,7 @@ NAMES = (
     "startup",
     "detection",
     "malformed",
+    "fuzz",
     "typos",
     "words",
     "steady_state",
@@ -31,6 +34,7 @@ NAMES = (
     "first_step",
     "input_wait",
     "overhead",
+    "two_clocks",
     "faults",
     "catalogue",
     "data_formats",
@@ -39,10 +43,14 @@ NAMES = (
     "collectives",
     "family_overhead",
     "claims",
+    "import_exact",
+    "expect",
     "injected_faults",
+    "printed",
     "verdicts",
     "usable",
     "order",
+    "pasted",
     "lead",
     "obvious",
     "knee",
@@ -52,16 +60,26 @@ NAMES = (
     "double_counting",
     "slurm",
     "slurm_10k",
+    "collecting",
     "slurm_overhead",
+    "kubernetes_survival",
+    "slurm_sites",
     "container",
     "injection",
     "gallery",
     "report_speed",
     "report_safe",
+    "first_screen",
+    "foreign",
+    "no_secrets",
     "allocation_pack",
     "headline",
     "at_rest",
     "extend",
+    "weight_casts",
+    "wrap_truth",
+    "wrap_claims",
+    "wrap_faults",
     "suite_settings",
     "suite_truth",
     "suites",
@@ -70,8 +88,10 @@ NAMES = (
 
 def measure(name: str) -> dict[str, Any]:
     """Run the full form of one script."""
-    begin_s = time.monotonic()
+    begin_s, slow = time.monotonic(), slowness()
     done = subprocess.run([sys.executable, str(SCRIPTS / f"{name}.py")], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        print(done.stdout, file=sys.stderr)
     last = json.loads(done.stdout.splitlines()[-1])
     return {
         "figures": last if isinstance(last, list) else [last],
@@ -79,6 +99,8 @@ def measure(name: str) -> dict[str, Any]:
         "seconds": round(time.monotonic() - begin_s),
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        # Judge times by it: machines of one kind differ by a factor of two.
+        "slowness": round((slow + slowness()) / 2, 1),
     }
 
 

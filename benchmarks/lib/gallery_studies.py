@@ -6,13 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from steelyard.analysis.batch import batch_curve
+from steelyard.analysis.best import rank
 from steelyard.analysis.compare import compare
 from steelyard.analysis.energy import cells_with_energy, plotted
+from steelyard.analysis.request import WorkPlan
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select
+from steelyard.analysis.verify import history
 from steelyard.contracts.observe import LAUNCH_FILE, Launch
 from steelyard.derive.record import derive
+from steelyard.inputs.recipe import load_recipe, plan
+from steelyard.inputs.scheme import find_scheme
 from steelyard.inputs.study import expand, load_study
 from steelyard.report.charts.batch import batch_chart
 from steelyard.report.charts.energy import energy_chart
@@ -20,16 +25,23 @@ from steelyard.report.charts.heat import heat_chart
 from steelyard.report.charts.history import history_chart, occasions
 from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.power import power_drawing
+from steelyard.report.charts.ranking import ranking_chart
 from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
 from steelyard.report.charts.style import run_ids
 from steelyard.report.charts.trace import trace_chart
+from steelyard.report.pack.build import gather
+from steelyard.report.pack.files import write_pack
 from steelyard.results.store import RAW, ResultFolder, write_json
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from steelyard.analysis.verify import History
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
     from steelyard.report.page import Chart, Drawing
 
 BUDGET = "{ min_steps = 300, max_steps = 300, min_seconds = 0.0 }"
@@ -165,6 +177,18 @@ WEEKLY = """
     noise = { kind = "normal", cv = 0.02, between_jobs_cv = 0.01 }
 """
 WEEKS, SLOWER_FROM = 14, 9
+RECIPE = """
+name = "node"
+title = "simulated training"
+documents = "https://docs.example.org/node"
+jobs = 4
+[run]
+crosscheck_steps = 0
+budget = BUDGET
+sim.noise = { kind = "normal", cv = 0.01, between_jobs_cv = 0.005 }
+[expect]
+value = 3200.0
+"""
 
 
 def make_studies(folder: ResultFolder) -> None:
@@ -183,14 +207,54 @@ def make_study(folder: ResultFolder, name: str, text: str, seed: int, day: str =
     lines = [line.strip() for line in text.replace("BUDGET", BUDGET).splitlines()]
     file.write_text("\n".join([f'name = "{name}"', f"seed = {seed}", *lines]), encoding="utf-8")
     for spec in expand(load_study(file)).runs:
-        scratch = folder.open_scratch(spec)
-        raw = scratch / RAW
-        write_json(raw / LAUNCH_FILE, Launch(
-            launcher="gallery", host="here", command=("gallery",), started_at=f"{day}T06:00:00+00:00", wall_s=1.0,
-            exit_code=0,
-        ))  # fmt: skip
-        run_directory(raw)
-        folder.commit(scratch, derive(raw))
+        make_run(folder, spec, day)
+
+
+def make_run(
+    folder: ResultFolder, spec: RunSpec, day: str, changed: Callable[[RunRecord], RunRecord] | None = None
+) -> None:
+    scratch = folder.open_scratch(spec)
+    raw = scratch / RAW
+    write_json(raw / LAUNCH_FILE, Launch(
+        launcher="gallery", host="here", command=("gallery",), started_at=f"{day}T06:00:00+00:00", wall_s=1.0,
+        exit_code=0,
+    ))  # fmt: skip
+    run_directory(raw)
+    record = derive(raw)
+    folder.commit(scratch, changed(record) if changed is not None else record)
+
+
+def make_history(folder: ResultFolder) -> list[History]:
+    """Weekly occasions of a recipe; a new driver makes the last of them slower."""
+    file = folder.path / "node.toml"
+    file.write_text(RECIPE.replace("BUDGET", BUDGET), encoding="utf-8")
+    recipe = load_recipe(file)
+    for week in range(WEEKS):
+        day = f"2026-{5 + week // 4:02d}-{1 + 7 * (week % 4):02d}"
+        name = f"verify.{recipe.name}.{day.replace('-', '')}T060000"
+        for spec in plan(recipe, folder.path, name=name, jobs=recipe.jobs).runs:
+            make_run(folder, spec, day, lambda record, slower=week >= SLOWER_FROM: as_of(record, slower=slower))  # type: ignore[misc]
+    return history(folder, recipe, plan(recipe, folder.path, name=name, jobs=recipe.jobs))
+
+
+def as_of(record: RunRecord, *, slower: bool) -> RunRecord:
+    """Return the record with a driver, and 6 % slower with the new one."""
+    environment, rate = record.environment, record.quantities["throughput_job"]
+    assert environment is not None
+    assert rate.value is not None
+    return replace(
+        record,
+        environment=replace(environment, facts={**environment.facts, "gpu0.driver": "560.1" if slower else "550.2"}),
+        quantities={**record.quantities, "throughput_job": replace(rate, value=(0.94 if slower else 1) * rate.value)},
+    )
+
+
+def make_pack(folder: ResultFolder, place: Path) -> Path:
+    """Write the pack of the study `scaling` for a scheme with a page limit, and return its overview."""
+    work = WorkPlan(samples=9e9, trainings=20, devices=32, buffer_percent=25.0)
+    pack = gather(folder, "scaling", work, schemes=[find_scheme("nhr-zib")])
+    write_pack(pack, place)
+    return place / "pack.html"
 
 
 # -- charts
@@ -202,6 +266,7 @@ def pictures(folder: ResultFolder) -> Iterator[tuple[str, Callable[[], Chart | D
     batches = batch_curve(select(folder, "batch"))
     yield "batch", lambda: batch_chart(batches)
     yield "heat", lambda: heat_chart(select(folder, "heat"), "batch", "ranks")
+    yield "ranking", lambda: ranking_chart(rank(select(folder, "heat"))[0])
     energies = cells_with_energy(folder, select(folder, "energy"))
     yield "energy", lambda: energy_chart(energies)
     found = plotted(folder, energies)

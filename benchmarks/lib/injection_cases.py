@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import re
@@ -26,7 +27,8 @@ from steelyard.launch.kubernetes.manifests import Code, Content, manifest, task_
 from steelyard.launch.scripts.bash import Raw, Word
 from steelyard.launch.scripts.container import run_words
 from steelyard.launch.scripts.task import PLACE_VARIABLES, task_script
-from steelyard.launch.slurm.scheduler import Slurm, sbatch_lines, start_words
+from steelyard.launch.slurm.request import sbatch_lines, start_words
+from steelyard.launch.slurm.scheduler import Slurm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +37,8 @@ T = TypeVar("T")
 
 CANARY = "injected"
 RUN_S = 60
+WORKER_SHA256 = hashlib.sha256(f"{hashlib.sha256().hexdigest()}  a\n".encode()).hexdigest()
+"""The digest of a worker of one empty file."""
 COMMANDS = ("srun", "module", "podman", "docker", "apptainer", "python", "python3")
 SHAPES = {"one": (1, 1), "node": (1, 2), "nodes": (2, 2)}
 
@@ -224,9 +228,11 @@ def check(bench: Bench, case: Case) -> Outcome:
         scripts = Slurm().render(campaign, job)
         if case.arguments:
             # For Slurm, all arguments of srun are ours.
-            scripts["job.sh"] = task_script(campaign, job, head=sbatch_lines(campaign, job), start=start)
+            scripts["job.sh"] = task_script(
+                campaign, job, scripts["node.sh"], head=sbatch_lines(campaign, job), start=start
+            )
         else:
-            start = [str(word) for word in start_words(campaign.plan.place.pool, job)]
+            start = [str(word) for word in start_words(campaign, job)]
         _look_at_manifest(outcome, campaign, job)
     except InputError:
         outcome.impossible = True
@@ -266,7 +272,7 @@ def _campaign(bench: Bench, case: Case, outcome: Outcome) -> Campaign:
     price = Price(device_hours=0, node_hours=0, charge=0, charge_unit="", expected_s=None, basis="")
     plan = Plan(
         study=study, campaign="0" * 12, created_at="", made_by="", site=site, pool="p", image=image,
-        worker_sha256="0" * 64, python=python, jobs=(job,), price=price,
+        worker_sha256=WORKER_SHA256, python=python, jobs=(job,), price=price,
     )  # fmt: skip
     return Campaign(home, plan)
 
@@ -325,6 +331,8 @@ def _write(bench: Bench, campaign: Campaign, job: JobArray, scripts: dict[str, s
     tasks = "".join(" ".join(task) + "\n" for task in job.tasks)
     for name, text in {**scripts, "tasks": tasks}.items():
         (folder / name).write_text(text, encoding="utf-8")
+    (campaign.path / "worker").mkdir()
+    (campaign.path / "worker" / "a").touch()
     for number, run_id in enumerate(job.tasks[1]):
         campaign.raw(run_id).mkdir(parents=True)
         (campaign.raw(run_id) / SPEC_FILE).write_text(f'{{\n "batch": {1 + number}\n}}\n', encoding="utf-8")
@@ -442,7 +450,7 @@ def _missing(got: list[str], wanted: list[Word]) -> list[str]:
 def _given(campaign: Campaign) -> dict[str, str]:
     """Return the variables of the site that must arrive unchanged, without those that steelyard sets itself."""
     threads = campaign.plan.jobs[0].shape.threads
-    ours = {"PYTHONPATH", "PYTHONSAFEPATH", *(["OMP_NUM_THREADS"] if threads else [])}
+    ours = {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", *(["OMP_NUM_THREADS"] if threads else [])}
     if campaign.plan.place.pool.start == "tasks":
         ours |= {"MASTER_ADDR", "MASTER_PORT"}
     return {name: value for name, value in campaign.plan.site.environment.items() if name not in ours}
@@ -493,7 +501,7 @@ def _arguments(campaign: Campaign, job: JobArray, first: str) -> list[str]:
 def _look_for_files(outcome: Outcome, bench: Bench, campaign: Campaign, job: JobArray) -> None:
     """Check that only expected files exist: ours, those of a task and those of the stubs."""
     folder = campaign.job_folder(job)
-    mine = {folder / name for name in ("job.sh", "node.sh", "tasks", "1.done")}
+    mine = {folder / name for name in ("job.sh", "node.sh", "tasks", "1.done")} | {campaign.path / "worker" / "a"}
     for run_id in job.tasks[1]:
         mine |= {campaign.raw(run_id) / name for name in (SPEC_FILE, "lease", "worker.log")}
     mine |= {Path(campaign.plan.python), Path(campaign.plan.site.modules.init or "/")}

@@ -360,7 +360,7 @@ def zero(bench: Bench) -> None:
     answer = bench.ask([Device(power_w=((0.0, 0.0),), offset_j=0.0)])
     bench.missing(answer, "nvml.0.", "implausible", "impossible for a running device", count=4)
     bench.same("channels", answer["channels"], [])
-    bench.same("readable", answer["readable"], False)
+    bench.same("readable", answer["can_read"], False)
 
 
 def old_driver(bench: Bench) -> None:
@@ -388,7 +388,7 @@ def no_library(bench: Bench) -> None:
         asked = [replace(base, root=str(root), devices=devices) for root, devices, _ in places]
         for (_, _, said), answer in zip(places, ask_all(asked, variables), strict=True):
             bench.missing(answer, "all GPUs", "missing", words, count=said)
-            bench.same("nothing else", (answer["channels"], answer["domains"], answer["conditions"]), ([], [], {}))
+            bench.same("nothing else", (answer["channels"], answer["domains"], answer["readable"]), ([], [], []))
     for code, kind in ((18, "missing"), (4, "forbidden"), (999, "missing")):
         answer = ask(Question(root=str(bench.bare)), environment(bench.folder, devices=1, init_error=code))
         bench.missing(answer, "all GPUs", kind, "nvmlInit")
@@ -397,13 +397,42 @@ def no_library(bench: Bench) -> None:
 
 
 def throttled(bench: Bench) -> None:
-    """Reasons for reduced clocks, as readable facts."""
-    devices = [Device(reasons=0x1), Device(reasons=0x4 | 0x40, limit_w=350.0), Device(reasons=0x8001)]
-    facts = bench.ask(devices)["conditions"]
-    bench.same("idle", facts["gpu0.clocks_held_by"], "nothing")
-    bench.same("held", facts["gpu1.clocks_held_by"], "power limit, thermal slowdown (hardware)")
-    bench.same("unknown", facts["gpu2.clocks_held_by"], "reason 0x8000")
-    bench.same("limit", facts["gpu1.power_limit_w"], "350")
+    """What holds the clocks back, with clocks, temperatures, limits and errors, before and after a change."""
+    held = (0x1, 0x4, 0x20, 0x40 | 0x8, 0x80 | 0x8, 0x2, 0x10, 0x100, 0x8000)
+    columns = ("power_capped", "thermal", "hardware", "setting", "idle")
+    truth = {0x1: "idle", 0x4: "power_capped", 0x20: "thermal", 0x48: "thermal hardware", 0x88: "hardware"}
+    answer = bench.ask([Device(reasons=reasons) for reasons in held])
+    for number, reasons in enumerate(held):
+        told = answer["states"][-1][f"gpu{number}"]
+        expected = truth.get(reasons, "setting" if reasons < 0x200 else "")
+        bench.same(f"{reasons:#x}", " ".join(column for column in columns if told[column]), expected)
+    changing = Device(
+        changed_s=50.0, clock_mhz=(1980, 1410), reasons=(0, 0x4), corrected=(7, 9), uncorrected=(2, 3), limit_w=500.0,
+        default_limit_w=700.0, temperature_c=83, memory_temperature_c=95, highest_clock_mhz=2100,
+    )  # fmt: skip
+    answer = bench.ask([changing], times_s=(10.0, 60.0))
+    before, after, _ = (row["gpu0"] for row in answer["states"])
+    shown = ("clock_mhz", "power_capped", "corrected", "uncorrected")
+    bench.same("before", [before[name] for name in shown], [1980.0, 0.0, 0.0, 0.0])
+    bench.same("after", [after[name] for name in shown], [1410.0, 1.0, 2.0, 1.0])
+    constant = ("memory_clock_mhz", "temperature_c", "memory_temperature_c", "limit_w")
+    bench.same("constant", [after[name] for name in constant], [2619.0, 83.0, 95.0, 500.0])
+    (facts,) = answer["readable"]
+    bench.same("limits", (facts["clock_limit_mhz"], facts["default_limit_w"]), (2100.0, 700.0))
+    bench.same("source", facts["sources"]["power_capped"], "nvmlDeviceGetCurrentClocksEventReasons")
+
+
+def state_unknown(bench: Bench) -> None:
+    """A driver that does not report part of the state: unknown with its reason, and the rest is read."""
+    missing = (("ecc", 3, 0.0), ("memory_temperature", 3, 0.0), ("clock", 4, 0.0))
+    (facts,) = bench.ask([Device(errors=missing)])["readable"]
+    bench.same("unknown", set(facts["unknown"]) >= {"corrected", "uncorrected", "memory_temperature_c"}, True)
+    bench.same("reason", "nvmlDeviceGetTotalEccErrors: Not Supported" in facts["unknown"]["corrected"], True)
+    bench.same("forbidden", facts["unknown"]["clock_mhz"].startswith("no permission"), True)
+    bench.same("others", "temperature_c" in facts["sources"] and "thermal" in facts["sources"], True)
+    variables = environment(bench.folder / "old", devices=[Device(reasons=0x4)], own_clock=True)
+    (facts,) = ask(Question(root=str(bench.node), folder=str(bench.folder / "old")), variables)["readable"]
+    bench.same("old name", facts["sources"]["power_capped"], "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 
 def shared(bench: Bench) -> None:
@@ -414,17 +443,17 @@ def shared(bench: Bench) -> None:
         Device(processes=3, mig=("MIG-1",)),
         Device(errors=(("processes", 4, 0.0),)),
     ]
-    facts = bench.ask(devices, "0", "1", "2", "3")["conditions"]
-    counts = {name: value for name, value in facts.items() if name.endswith(".processes")}
-    bench.same("counted", counts, {"gpu0.processes": "2", "gpu1.processes": "0"})
-    facts = bench.ask(devices)["conditions"]
-    bench.same("devices unknown", [name for name in facts if name.endswith(".processes")], [])
+    told = bench.ask(devices, "0", "1", "2", "3")["states"][-1]
+    counts = {name: row["processes"] for name, row in told.items() if "processes" in row}
+    bench.same("counted", counts, {"gpu0": 2.0, "gpu1": 0.0})
+    told = bench.ask(devices)["states"][-1]
+    bench.same("devices unknown", [name for name, row in told.items() if "processes" in row], [])
 
 
 CASES: tuple[Callable[[Bench], None], ...] = (
     several_devices, running_clock, natures, chosen_devices, unlike_devices, mig, grace_hopper,
     grace_hopper_one_counter, two_on_a_module, module_not_known, vanishes, stuck, unsupported, forbidden, blocks,
-    zero, old_driver, no_library, throttled, shared,
+    zero, old_driver, no_library, throttled, state_unknown, shared,
 )  # fmt: skip
 
 

@@ -22,19 +22,41 @@ TOGETHER = frozenset(
         "same_training",
         "catalogue",
         "claims",
+        "import_exact",
+        "expect",
         "injected_faults",
+        "printed",
         "verdicts",
         "order",
+        "pasted",
         "knee",
         "energy_truth",
         "report_safe",
+        "first_screen",
+        "foreign",
+        "no_secrets",
         "allocation_pack",
         "extend",
+        "weight_casts",
         "suite_settings",
         "suite_truth",
+        "wrap_faults",
+        "wrap_truth",
+        "fuzz",
+        "crash",
+        "slurm",
+        "kubernetes_survival",
+        "slurm_sites",
+        "container",
+        "injection",
+        "suites",
+        "headline",
+        "lead",
+        "nvml",
+        "double_counting",
     }
 )
-"""Figures without a limit on time, rate or share of time, and that do not use two cores alone."""
+"""Figures without a limit that another program on the machine can break, and that do not use two cores alone."""
 PRINTING = threading.Lock()
 
 

@@ -28,7 +28,7 @@ BATCH = 32
 def run_job(truth: SimTruth, seed: int) -> RunRecord:
     """Run a job of one rank with the default stopping rule."""
     spec = RunSpec(run_id=f"job-{seed}", configuration="figure", seed=seed, batch=BATCH, crosscheck_steps=0, sim=truth)
-    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
         raw = Path(folder)
         (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
         status = run_directory(raw)
@@ -54,6 +54,6 @@ def run_spec(folder: ResultFolder, spec: RunSpec, change: Change = lambda record
     return record
 
 
-def _memory() -> str | None:
+def memory_folder() -> str | None:
     """Return a folder in memory if there is one, because these jobs are many and small."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

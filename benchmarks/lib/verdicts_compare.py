@@ -63,6 +63,7 @@ class Run:
     channels_last: bool = False
     deterministic: bool = False
     numa: bool = False
+    preset: str = "plain"
     threads: int = 8
     parallel: str = "ddp"
     torch: str = "2.9.0"
@@ -110,6 +111,7 @@ TELLS: dict[str, Callable[[random.Random, Run], Run]] = {
     "memory layout": changing("channels_last", True, False),
     "deterministic algorithms": changing("deterministic", True, False),
     "binding": changing("numa", True, False),
+    "preset": changing("preset", "plain", "tuned"),
     "threads": changing("threads", 4, 8, 16),
     "way to divide the work": changing("parallel", "ddp", "fsdp2"),
     "version of the framework": changing("torch", "2.8.0", "2.9.0", "2.10.0"),
@@ -243,6 +245,7 @@ def _record(run: Run, job: RunRecord, name: str, number: int) -> RunRecord:
         deterministic=run.deterministic,
         threads=run.threads,
         numa=run.numa,
+        preset=run.preset,  # type: ignore[arg-type]
         loader=Loader(
             place=run.place,  # type: ignore[arg-type]
             workers=run.workers,
@@ -280,7 +283,8 @@ def _in_effect(run: Run) -> dict[str, str]:
         "deterministic": str(run.deterministic).lower(),
         "matmul_dtype": products,
         "float32_products": "tf32" if run.precision == "tf32" else "fp32",
-        "parameter_dtype": "float32",
+        "parameter_dtype": "float32" if run.mode == "train" else products,
+        "autocast": str(run.mode == "train" and products != "float32").lower(),
         "channels_last": str(run.channels_last).lower(),
         "parallel": kind if run.ranks > 1 else "none",
         "compiled": str(run.compile != "off").lower(),

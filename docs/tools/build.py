@@ -1,4 +1,4 @@
-"""Refresh README.md and docs/*.md: output of commands, measured figures, the tables of verbs and extras.
+"""Refresh README.md and docs/*.md: output of commands, measured figures, the tables of verbs, extras and accelerators.
 
     python docs/tools/build.py --update               run every command of every page and write what it prints
     python docs/tools/build.py --update docs/tables.md   only this page
@@ -11,6 +11,7 @@ These parts of a page are made by this script:
     <!-- figure: NAME -->8.5<!-- end -->         a measured figure of figures.json
     <!-- extras --> ... <!-- end of extras -->   the extras of the package
     <!-- verbs --> ... <!-- end of verbs -->     the verbs, grouped by question
+    <!-- accelerators --> ... <!-- end of accelerators -->   on which somebody tested; see accelerators.py
 
 `mkdocs build` makes the pages that git does not hold; see generated.py.
 """
@@ -25,6 +26,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
+import accelerators
 import generated
 from console import PageError, run_page, steelyard
 
@@ -34,6 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FIGURE = re.compile(r"<!-- figure: (?P<name>.+?) -->.*?<!-- end -->", re.DOTALL)
 EXTRAS = re.compile(r"<!-- extras -->\n.*?<!-- end of extras -->", re.DOTALL)
 VERB_TABLE = re.compile(r"<!-- verbs -->\n.*?<!-- end of verbs -->", re.DOTALL)
+ACCELERATORS = re.compile(r"<!-- accelerators -->\n.*?<!-- end of accelerators -->", re.DOTALL)
 PURPOSES = {
     "torch": "run models",
     "images": "read image files as data",
@@ -44,6 +47,7 @@ PURPOSES = {
     "nvidia": "energy of NVIDIA devices",
     "kubernetes": "studies on Kubernetes",
     "report": "charts in reports; tables work without it",
+    "archive": "archive and query many runs",
 }
 # The tutorial's commands are checked in a fresh environment, by try_tutorial.py.
 CHECKED_ELSEWHERE = "tutorial.md"
@@ -94,6 +98,13 @@ def with_verbs(text: str) -> str:
     return VERB_TABLE.sub(lambda _: f"<!-- verbs -->\n{table}\n<!-- end of verbs -->", text)
 
 
+def with_accelerators(text: str) -> str:
+    """Return the page with the accelerators, and on which of them somebody tested."""
+    return ACCELERATORS.sub(
+        lambda _: f"<!-- accelerators -->\n{accelerators.table()}\n<!-- end of accelerators -->", text
+    )
+
+
 def with_outputs(text: str) -> str:
     """Return the page with the output of every command, run in an empty folder."""
 
@@ -107,7 +118,7 @@ def with_outputs(text: str) -> str:
 
 def make_page(path: Path, *, check: bool, fast: bool) -> str:
     """Return a page as it should be."""
-    text = with_verbs(with_extras(with_figures(path.read_text(encoding="utf-8"))))
+    text = with_accelerators(with_verbs(with_extras(with_figures(path.read_text(encoding="utf-8")))))
     generated.fill(text)  # Fails here, not only in mkdocs, if a marker is unknown.
     return text if fast or (check and path.name == CHECKED_ELSEWHERE) else with_outputs(text)
 

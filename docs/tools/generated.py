@@ -30,7 +30,14 @@ def pages() -> dict[str, str]:
     """Return every generated page by its path in docs/. Rules of other packages are not included."""
     codes = [code for kind, names in plugins.BUILTIN.items() if kind.endswith("rule") for code in names]
     rules = {f"rules/{code}.md": page(rule(code)) for code in codes}
-    return rules | reference.pages() | {"rules/README.md": index_page(), "figures.md": figures_page()}
+    more = {"rules/README.md": index_page(), "figures.md": figures_page(), "security.md": security_page()}
+    return rules | reference.pages() | more
+
+
+def security_page() -> str:
+    """Return SECURITY.md, which GitHub looks for at the top of a repository, with links as in docs/."""
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    return text.replace("](docs/figures.json)", "](figures.md)").replace("](docs/", "](")
 
 
 def fill(text: str) -> str:
@@ -80,7 +87,8 @@ def figures_page() -> str:
     for name, entry in _figures().items():
         script = next((ROOT / "benchmarks").rglob(f"{name}.py"))
         about = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
-        where = f"{entry['seconds']} s; {entry['machine']}; {entry['date']}"
+        slow = f", {entry['slowness']} times slower than usual" if entry.get("slowness", 1.0) > 1.0 else ""
+        where = f"{entry['seconds']} s; {entry['machine']}{slow}; {entry['date']}"
         out += [f"## {name}\n", about.partition("] ")[2] + "\n"]
         out += [f"Repeat: `python {script.relative_to(ROOT)}` ({where})\n"]
         out += ["| figure | measured | bar | holds |", "| --- | ---: | --- | --- |"]

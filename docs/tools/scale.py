@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 DAYS = 365
-PLANNED_SEGMENT_RUNS = 10_000
+SEGMENT_RUNS, SEGMENT_FILES = 4096, 6
 
 
 @dataclass
@@ -49,11 +49,12 @@ def facility(figures: dict[str, float]) -> str:
     raw = sheet.line("raw files of a job", short + 1900 * 8 * step / 1e3, "kB", "with 1,900 more steps x 8 ranks")
     sheet.line("raw files", runs * raw / 1e9, "TB per year", "runs x raw files")
     files = sheet.line("files of a run", figures[f"at_rest: files, {job}"], "", "measured")
-    sheet.line("files", runs * files, "per year", "runs x files: **too many** for inode quotas")
+    sheet.line("files", runs * files, "per year", "runs x files: **too many** for quotas; hence `archive`")
     rate = figures["at_rest: records read in a second of one processor"]
     sheet.line("records read", rate, "per second", "measured, one processor")
-    sheet.line("to read a year", runs / rate / 60, "minutes", "**too slow** for a query")
-    sheet.line("files after compaction", runs / PLANNED_SEGMENT_RUNS, "per year", "planned: 10,000 runs per segment")
+    sheet.line("to read a year", runs / rate / 60, "minutes", "**too slow** for a question; hence `query`")
+    per_run = SEGMENT_FILES / SEGMENT_RUNS
+    sheet.line("files when archived", runs * per_run, "per year", "6 files per segment of 4,096 runs")
     return sheet.table()
 
 

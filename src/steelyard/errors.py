@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,13 +28,21 @@ SHORTEST = 4
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-# Control characters and marks that change the direction of text: an untrusted file must not steer a terminal.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+# Control characters and marks that change the direction of text: an untrusted file must not steer a terminal. The bytes
+# of a file name that are not UTF-8 (surrogates) cannot be printed at all.
+_MARKS = "\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
+_UNPRINTABLE = re.compile(f"[\x00-\x1f{_MARKS}]")
+_UNPRINTABLE_IN_LINES = re.compile(f"[\x00-\x08\x0b-\x1f{_MARKS}]")
 
 
 def printable(text: str) -> str:
     """Return the text on one line, with control characters escaped."""
     return _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], text)
+
+
+def printable_lines(text: str) -> str:
+    """Return the text with control characters escaped, but with its lines and tabs."""
+    return _UNPRINTABLE_IN_LINES.sub(lambda found: repr(found.group())[1:-1], text)
 
 
 def nearest(text: str, known: Iterable[str], close: float = CLOSE) -> str:
@@ -142,6 +151,20 @@ def refusal(*problems: Problem, next_step: str | None = None) -> InputError:
     count = f"{len(problems)} problems" if len(problems) <= SHOWN_PROBLEMS else f"more than {SHOWN_PROBLEMS} problems"
     where = f"{files.pop()}: " if len(files) == 1 and "" not in files else ""
     return InputError(f"{where}{count}", problems=problems, next_step=next_step)
+
+
+LEFT_OUT: ContextVar[dict[str, None] | None] = ContextVar("LEFT_OUT", default=None)
+"""Where a command that reads many runs collects what is wrong with single ones; None: the first ends it."""
+
+
+def leave_out(error: SteelyardError) -> None:
+    """Collect what is wrong with one of many runs, or raise it if nobody collects."""
+    collected = LEFT_OUT.get()
+    if collected is None:
+        raise error
+    # Of several problems with one file, the first is told.
+    several = len(error.problems) > 1
+    collected[f"{error.problems[0]}; and {len(error.problems) - 1} more" if several else error.lines[0]] = None
 
 
 class DamagedDataError(SteelyardError):

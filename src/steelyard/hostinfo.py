@@ -89,6 +89,17 @@ def cpu_quota(groups: Iterable[Path]) -> float | None:
     return min(quotas, default=None)
 
 
+def memory_table(root: Path) -> dict[str, int]:
+    """Return the kernel's table of the machine's memory, in bytes."""
+    found = {}
+    for line in (read_text(root / "proc/meminfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdigit():
+            found[name] = int(words[0]) * 1024
+    return found
+
+
 def memory_limit(groups: Iterable[Path]) -> int | None:
     """Return the bytes that the control groups allow; None: no limit.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SHOWN_NAME = 80
 # Names of kinds in messages, and the commands that list them.
-TITLES = {"data": "data format", "device": "device family"}
+TITLES = {"data": "data format", "device": "device family", "importer": "format of results"}
 LISTS = {
     "workload": "steelyard workloads",
     "data": "steelyard data",
@@ -101,13 +101,28 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY409": "steelyard.rules.energy.runs:HoldsHost",
         "SY501": "steelyard.rules.arithmetic.runs:ClocksDisagree",
         "SY502": "steelyard.rules.arithmetic.runs:SynchronisedDiffers",
+        "SY511": "steelyard.rules.arithmetic.runs:PrintedDiffers",
         "SY601": "steelyard.rules.environment.runs:RanksMissing",
         "SY602": "steelyard.rules.environment.runs:TooFewCpus",
         "SY603": "steelyard.rules.environment.runs:FellBack",
         "SY609": "steelyard.rules.environment.load:BusyMachine",
         "SY610": "steelyard.rules.environment.load:SharedDevice",
+        "SY611": "steelyard.rules.environment.queue:HostBound",
+        "SY612": "steelyard.rules.environment.queue:HiddenSynchronisations",
+        "SY613": "steelyard.rules.environment.queue:CostlyEvents",
+        "SY614": "steelyard.rules.environment.conditions:HeldBack",
+        "SY616": "steelyard.rules.environment.conditions:MemoryErrors",
+        "SY617": "steelyard.rules.environment.runs:NodeMemoryNearlyFull",
+        "SY618": "steelyard.rules.environment.runs:CrossCheckFailed",
+        "SY619": "steelyard.rules.environment.programs:NotReportedIn",
+        "SY620": "steelyard.rules.environment.programs:StepsUncertain",
+        "SY621": "steelyard.rules.environment.programs:SamplesUnknown",
+        "SY622": "steelyard.rules.environment.programs:FigureUnchecked",
+        "SY623": "steelyard.rules.environment.scheduler:Suspended",
+        "SY624": "steelyard.rules.environment.scheduler:ClockSkew",
         "SY701": "steelyard.rules.plausibility.runs:RanAway",
         "SY702": "steelyard.rules.plausibility.runs:DoesNotLearn",
+        "SY705": "steelyard.rules.plausibility.runs:UpdatesSkipped",
     },
     "pair_rule": {
         "SY102": "steelyard.rules.settings.pairs:OtherWork",
@@ -124,6 +139,9 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY113": "steelyard.rules.settings.pairs:OtherTraining",
         "SY114": "steelyard.rules.settings.pairs:OtherUnit",
         "SY115": "steelyard.rules.settings.pairs:MixedJobs",
+        "SY116": "steelyard.rules.settings.pairs:OtherWeights",
+        "SY117": "steelyard.rules.settings.serving:NotServing",
+        "SY118": "steelyard.rules.settings.pairs:OtherTuning",
         "SY205": "steelyard.rules.statistics.pairs:TooFewJobs",
         "SY206": "steelyard.rules.statistics.pairs:OneNodeOnly",
         "SY207": "steelyard.rules.statistics.pairs:UnsoundRuns",
@@ -138,6 +156,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY606": "steelyard.rules.environment.pairs:OtherDeviceState",
         "SY607": "steelyard.rules.environment.pairs:OtherScope",
         "SY608": "steelyard.rules.environment.pairs:OtherTiming",
+        "SY615": "steelyard.rules.environment.pairs:OneHeldBack",
     },
     "table_rule": {
         "SY220": "steelyard.rules.statistics.history:Drifted",
@@ -158,6 +177,8 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY508": "steelyard.rules.arithmetic.tables:WrongBase",
         "SY509": "steelyard.rules.arithmetic.tables:BatchProduct",
         "SY510": "steelyard.rules.arithmetic.requests:HoursDoNotFollow",
+        "SY512": "steelyard.rules.arithmetic.tables:SwappedFigures",
+        "SY513": "steelyard.rules.arithmetic.tables:PercentilesOutOfOrder",
         "SY703": "steelyard.rules.plausibility.tables:Outlier",
         "SY704": "steelyard.rules.plausibility.tables:StaleRow",
     },
@@ -182,6 +203,16 @@ BUILTIN: dict[str, dict[str, str]] = {
         "olivia": "steelyard.suites.olivia",
         "caraml": "steelyard.suites.caraml",
         "site-acceptance": "steelyard.suites.site_acceptance",
+    },
+    "importer": {
+        "mlperf": "steelyard.imported.mlperf:MLPERF",
+        "nccl": "steelyard.imported.nccl:NCCL",
+        "jube": "steelyard.imported.jube:JUBE",
+        "reframe": "steelyard.imported.reframe:REFRAME",
+        "superbench": "steelyard.imported.superbench:SUPERBENCH",
+        "milabench": "steelyard.imported.milabench:MILABENCH",
+        "aiperf": "steelyard.imported.aiperf:AIPERF",
+        "guidellm": "steelyard.imported.guidellm:GUIDELLM",
     },
     "scheduler": {
         "slurm": "steelyard.launch.slurm.scheduler:Slurm",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.power import power_drawing
 from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
-from steelyard.report.charts.style import named, placed_texts, run_ids
+from steelyard.report.charts.style import COLOURS, DARK, INK, QUIET, named, placed_texts, run_ids
 from steelyard.report.charts.trace import POINTS, step_band, trace_chart
 from steelyard.report.render import draw
 from steelyard.results.store import record_text
@@ -211,6 +212,32 @@ def test_a_picture_says_what_it_shows_and_is_the_same_every_time(charts: dict[st
     assert "NaN" not in first
     assert chart.title in "".join(root.itertext())
     assert draw.svg(chart, titled=False).count(chart.title) == first.count(chart.title) - 1
+
+
+def test_every_colour_has_a_partner_on_dark_pages(charts: dict[str, Chart]) -> None:
+    both = {"#e69f00", "#f0e442"}  # bright on dark, and outlined on white
+    for kind, chart in charts.items():
+        picture, spec = draw.live(chart)
+        assert picture == draw.svg(chart, titled=False)
+        used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]{6})"', picture))
+        assert kind == "heat" or used <= {*DARK, *both}
+        themed = draw.themed(picture)
+        ET.fromstring(themed)
+        assert all(DARK[colour] in themed for colour in used - both if kind != "heat")
+        assert '"tip"' in spec
+    lines = [_contrast(DARK[colour], DARK["#ffffff"]) for colour in (*COLOURS, INK, QUIET)]
+    assert min(lines) > 4.5
+    assert len({DARK[colour] for colour in COLOURS}) == len(COLOURS)
+
+
+def _contrast(a: str, b: str) -> float:
+    """The contrast of two colours as WCAG 2 defines it."""
+    light = []
+    for colour in (a, b):
+        parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        light.append(0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05)
+    return max(light) / min(light)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,8 +7,11 @@ import dataclasses
 import io
 import json
 import re
+import shutil
+import struct
 import subprocess
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -21,8 +24,9 @@ from steelyard.contracts.record import Finding, Quantity
 from steelyard.contracts.spec import Budget, Data, Loader, Quality, RunSpec
 from steelyard.derive.record import derive
 from steelyard.inputs.study import Study, expand
-from steelyard.report.page import Chart, Drawing, Table
+from steelyard.report.page import Chart, Drawing, Prose, Table
 from steelyard.report.render import draw
+from steelyard.report.render.card import card_svg
 from steelyard.report.render.csv_table import csv_table
 from steelyard.report.render.html import html
 from steelyard.report.study import back as study_back
@@ -93,11 +97,11 @@ def altered(folder: ResultFolder, study: str, change: Callable[[RunRecord], RunR
 
 @pytest.fixture
 def folder(results: ResultFolder, tmp_path: Path) -> ResultFolder:
-    """An own folder that records may be put into; the shared studies are in it as links."""
+    """An own folder that records may be put into; the shared studies are copied into it."""
     own = ResultFolder(tmp_path / "own")
     own.prepare()
     for study in results.studies():
-        (own.path / "runs" / study).symlink_to(results.path / "runs" / study)
+        shutil.copytree(results.path / "runs" / study, own.path / "runs" / study)
     return own
 
 
@@ -167,7 +171,7 @@ def test_cells_without_a_figure_are_shown_with_their_cause(both: Page) -> None:
     assert all(row[2] == "3" and "the device has" in row[3] for row in lost)
     cells = texts(table(both, "configurations-table"))
     assert len(cells) == 9
-    assert sum("none: 3 out of memory" in row for row in cells) == 3
+    assert [row[-1] for row in cells if row[2] == "none"] == 3 * ["3 out of memory"]
     assert "18 completed, 9 out of memory" in section(both, "overview").answer
 
 
@@ -205,9 +209,11 @@ def test_a_blocked_scaling_has_no_ratio(folder: ResultFolder) -> None:
     page = study_page(folder, altered(folder, "line", in_another_precision))
     part = section(page, "scaling")
     assert part.answer == study_curves.BLOCKED
-    charts = [block for block in part.blocks if isinstance(block, Chart)]
-    assert [chart.name for chart in charts] == ["scaling-throughput"]
-    assert "speed-up" not in {column.name for column in charts[0].table.columns}
+    assert not any(isinstance(block, Chart) for block in part.blocks)
+    assert page.first is not None
+    assert isinstance(page.first.chart, Chart)
+    assert page.first.chart.name == "scaling-throughput"
+    assert "speed-up" not in {column.name for column in page.first.chart.table.columns}
     assert any(found.severity == "error" for found in part.findings)
     assert "Do not use results with SY103" in section(page, "findings").answer
 
@@ -218,16 +224,24 @@ def test_figures_that_may_not_be_used_are_never_called_the_highest(folder: Resul
     page = study_page(folder, altered(folder, "both", lambda record: dataclasses.replace(record, findings=(wrong,))))
     assert "highest" not in " ".join(part.answer for part in page.sections).lower()
     assert section(page, "heat").answer.startswith("No reliable best: none of 9 configurations is reliable: errors in")
+    assert page.first is not None
+    assert page.first.trust == "unreliable"
+    assert [figure.label for figure in page.first.figures] == ["Largest that fits"]
     assert "The first (" in section(page, "scaling").answer
     found = table(page, "configurations-table")
-    place = [column.name for column in found.columns].index("step time")
-    assert {row[place].rpartition(", ")[2] for row in texts(found)} == {"unreliable", "-"}
+    step, reliability = (
+        [row[n] for row in found.rows]
+        for n, column in enumerate(found.columns)
+        if column.name in ("step time", "reliability")
+    )
+    told = {(a.unreliable, b.text) for a, b in zip(step, reliability, strict=True)}
+    assert told == {(True, "unreliable"), (False, "no result")}
     rows = list(csv.DictReader(io.StringIO(csv_table(found))))
     assert all(row["findings"] == "SY501" for row in rows if row["throughput of the job (samples/s)"])
     part = figures_section([next(record for record in folder.records("altered") if record.status.code == "completed")])
     assert part is not None
     assert part.answer.endswith("(not reliable: SY501).")
-    assert "Do not use it for 6 of 6 configurations: fix SY501 first." in section(page, "energy").answer
+    assert "Do not use these energies for 6 of 6 configurations: fix SY501 first." in section(page, "energy").answer
 
 
 def test_a_comparison_begins_with_its_verdict(results: ResultFolder, folder: ResultFolder) -> None:
@@ -241,14 +255,78 @@ def test_a_comparison_begins_with_its_verdict(results: ResultFolder, folder: Res
                    for column in block.table.columns)  # fmt: skip
 
 
-def test_several_selections_are_held_against_the_first(results: ResultFolder) -> None:
-    page = study_page(results, ["both:batch=32", "both:batch=128"], factor="batch", title="Two batches")
-    part = section(page, "selections")
-    assert part.answer.startswith("Comparable with warnings.")
+def ends(chart: Chart, channel: str) -> set[tuple[float, ...]]:
+    """The ends of an axis in all layers of a chart."""
+    axes = [part["encoding"].get(channel, {}) for part in chart.spec["layer"]]
+    return {tuple(axis["scale"]["domain"]) for axis in axes if "scale" in axis}
+
+
+def test_several_selections_stand_side_by_side(results: ResultFolder) -> None:
+    names = ["both:batch=32", "both:batch=128"]
+    page = study_page(results, names, factor="batch", title="Two batches")
     assert page.title == "Two batches"
-    assert section(page, "configurations-1").question.startswith("both:batch=32: ")
-    chart = next(block for block in part.blocks if isinstance(block, Chart))
-    assert chart.title.endswith("both:batch=128 / both:batch=32")
+    assert page.first is not None
+    assert page.first.verdict.startswith("Comparable with warnings.")
+    assert page.first.chart is not None
+    assert page.first.chart.title.endswith("both:batch=128 / both:batch=32")
+    assert [figure.label for figure in page.first.figures] == [f"Highest of {name}" for name in names]
+    back = ["findings", "method", "environment", "provenance"]
+    front = ["differs", "selections", "overview", "configurations", "scaling", "energy", "steps"]
+    assert [part.name for part in page.sections] == front + back
+    # What all share is listed once; the verdict is on the first screen only.
+    shared = dict(next(block.facts for block in section(page, "overview").blocks if isinstance(block, Prose)))
+    assert shared["Device"] == "simulated"
+    assert page.first.verdict not in [part.answer for part in page.sections]
+    scaling_part = section(page, "scaling")
+    charts = [block for block in scaling_part.blocks if isinstance(block, Chart)]
+    assert [chart.title.partition(": Throughput")[0] for chart in charts[:2]] == names
+    assert ends(charts[0], "y") == ends(charts[1], "y")
+    assert len(ends(charts[0], "y")) == 1
+    assert all(f"{name}: " in scaling_part.answer for name in names)
+
+
+def test_what_differs_comes_first(folder: ResultFolder) -> None:
+    """Settings and environment as recorded, and what the rules on comparability say about them."""
+
+    def upgraded(record: RunRecord) -> RunRecord:
+        facts = {"system.kernel": "Linux 7.0", "torch.version": "9.9", "torch.cuda": "99", "env.NCCL_DEBUG": "<b>INFO"}
+        assert record.environment is not None
+        environment = dataclasses.replace(record.environment, facts={**record.environment.facts, **facts})
+        spec = dataclasses.replace(record.spec, device="cpu", workload="mlp", batch=record.spec.ranks, ranks=1)
+        device = dataclasses.replace(record.device, name="cpu") if record.device is not None else None
+        return dataclasses.replace(record, spec=spec, environment=environment, device=device)
+
+    def plain(record: RunRecord) -> RunRecord:
+        made = upgraded(record)
+        assert made.environment is not None
+        facts = {**made.environment.facts, "system.kernel": "Linux 6.0", "torch.version": "9.8", "torch.cuda": "98"}
+        facts.pop("env.NCCL_DEBUG")
+        return dataclasses.replace(made, environment=dataclasses.replace(made.environment, facts=facts))
+
+    names = [altered(folder, "line", plain, "before"), altered(folder, "line", upgraded, "after")]
+    page = study_page(folder, names, factor="software")
+    rows = {row[0]: row[1:] for row in texts(table(page, "differs"))}
+    assert rows["kernel"] == ["environment", "Linux 6.0", "Linux 7.0", "may explain part of the difference"]
+    assert rows["framework"] == ["software", "PyTorch 9.8", "PyTorch 9.9", "the factor"]
+    assert rows["torch.cuda"][1:3] == ["98", "99"]
+    assert rows["$NCCL_DEBUG"][:3] == ["software", "not set", "<b>INFO"]
+    assert section(page, "differs").answer == (
+        "Beside the factor (software), this may explain part of the difference: kernel."
+    )
+    assert "<b>INFO" not in html(page)
+
+
+def test_what_selections_share_is_said_once(results: ResultFolder) -> None:
+    page = study_page(results, ["line", "modes"])
+    shared, *own = [block.facts for block in section(page, "overview").blocks if isinstance(block, Prose)]
+    assert {"Workload", "Device", "Nodes", "Energy"} <= dict(shared).keys()
+    assert [dict(facts)["Selection"] for facts in own] == ["line", "modes"]
+    assert not any(set(shared) & set(facts) for facts in own)
+    made = html(page, charts=False)
+    assert page.first is not None
+    assert made.count(page.first.verdict) == 1
+    assert made.count("Fix:</b> run the jobs on several nodes") == 1
+    assert section(study_page(results, "single"), "configurations").answer == ""
 
 
 def test_a_study_is_read_once(results: ResultFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +444,7 @@ def test_the_default_file_is_called_by_the_study(
 def test_csv_and_latex_are_folders(results: ResultFolder, tmp_path: Path) -> None:
     common = ["report", "both", "--results", str(results.path)]
     assert main([*common, "--format", "csv", "-o", str(tmp_path / "csv")]) == 0
-    assert (tmp_path / "csv" / "configurations-table.csv").read_text().startswith("batch,ranks,runs,")
+    assert (tmp_path / "csv" / "configurations-table.csv").read_text().startswith("batch,ranks,throughput")
     assert main([*common, "--format", "latex", "-o", str(tmp_path / "tex")]) == 0
     figures = sorted(path.name for path in (tmp_path / "tex" / "figures").iterdir())
     assert {"scaling-throughput.pdf", "energy-power.pdf"} <= set(figures)
@@ -401,7 +479,29 @@ def test_without_the_drawing_library_tables_stand(
     monkeypatch.setattr(draw, "available", lambda: False)
     assert main(["report", "line", "--results", str(results.path), "-o", str(tmp_path / "x.html")]) == 0
     assert "pip install 'steelyard[report]'" in capsys.readouterr().err
-    assert "<svg" not in (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert "image/svg" not in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_the_card_is_a_picture_of_the_first_screen(
+    results: ResultFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "card.png"
+    assert main(["report", "line", "--card", "--results", str(results.path), "-o", str(file)]) == 0
+    head = file.read_bytes()[:24]
+    assert head.startswith(b"\x89PNG")
+    assert struct.unpack(">II", head[16:]) == (1200, 630)
+    page = study_page(results, "line", title="<script>alert(1)</script> \x00 " + "long " * 200)
+    assert page.first is not None
+    drawn = ET.fromstring(card_svg(page))
+    assert {element.tag.rpartition("}")[2] for element in drawn.iter()} == {"svg", "rect", "text", "image", "circle"}
+    said = [element.text or "" for element in drawn.iter() if element.tag.endswith("text")]
+    assert said[0].startswith("<script>")
+    assert said[0].endswith("\u2026")
+    assert {one.value for one in page.first.figures[:4]} <= set(said)
+    assert "\u2026" not in " ".join(said[1:])
+    assert main(["report", "line", "--card", "--format", "csv", "--results", str(results.path)]) == 2
+    assert main(["report", "--reference", "--card", "-o", str(file)]) == 2
+    assert "has no card" in capsys.readouterr().err
 
 
 def test_no_torch_and_no_worker_is_imported() -> None:

@@ -1,6 +1,7 @@
 """A Kubernetes API on a real socket that records what it is asked, and a kubelet that starts pods as real processes.
 
-What it answers is scripted by the tests, by the forms that the API documents. It schedules nothing by itself.
+What it answers is scripted by the tests: by the forms that the API documents, or as recorded from a real one
+(attacks.py). It schedules nothing by itself. ObjectStore is an object store that checks the signatures of addresses.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import re
 import secrets
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from steelyard.launch.kubernetes.store import Key, presign
 
 Object = dict[str, Any]
 ITEM = re.compile(r"(/api/v1|/apis/[^/]+/[^/]+)/namespaces/([^/]+)/([a-z]+)(?:/([^/]+))?(/log)?")
@@ -28,6 +30,11 @@ ITEM = re.compile(r"(/api/v1|/apis/[^/]+/[^/]+)/namespaces/([^/]+)/([a-z]+)(?:/(
 
 def stamp(age_s: float = 0.0) -> str:
     return (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def stamped(number: int, line: bytes) -> bytes:
+    """A line with the time that the node writes before it: nanoseconds apart, so that none is before `sinceTime`."""
+    return f"2026-11-15T12:00:00.{number:09d}Z ".encode() + line
 
 
 class Platform:
@@ -41,6 +48,8 @@ class Platform:
         self.denied: set[str] = set()
         self.nodes: list[Object] = []
         self.page, self.groups = page, groups
+        self.claims: Path | None = None
+        """Where volumes that all pods share are folders."""
         self.version = 0
         platform = self
 
@@ -127,18 +136,37 @@ class Platform:
             return 404, failure(404, "the server could not find the requested resource")
         if log:
             return self.log(str(name), query)
-        return getattr(self, method.lower())(kind, name, query, body)
+        found_answer: tuple[int, Any] = getattr(self, method.lower())(kind, name, query, body)
+        return found_answer
 
     def log(self, name: str, query: dict[str, str]) -> tuple[int, Any]:
-        if name not in self.logs:
+        if name not in self.things.get("pods", {}):
+            return 404, failure(404, f'pods "{name}" not found')
+        states = self.things["pods"][name]["status"].get("containerStatuses", [])
+        if name not in self.logs and not any("terminated" in entry["state"] for entry in states):
             return 400, failure(400, f"container in pod {name} is waiting to start")
-        return 200, self.logs[name][: int(query["limitBytes"])]
+        log = self.logs.get(name, b"")
+        if query.get("timestamps") == "true":
+            log = b"".join(stamped(number, line) for number, line in enumerate(log.splitlines(keepends=True)))
+        return 200, log[: int(query.get("limitBytes", len(log)))]
 
-    def post(self, kind: str, _name: None, _query: dict[str, str], body: Object) -> tuple[int, Any]:
+    def post(self, kind: str, _name: None, query: dict[str, str], body: Object) -> tuple[int, Any]:
         name = body["metadata"]["name"]
+        if "dryRun" in query:
+            return 201, body
         if name in self.things.get(kind, {}):
             return 409, failure(409, f'{kind} "{name}" already exists')
         self.put(kind, body)
+        if kind == "pods":
+            # The scheduler and a kubelet.
+            job = {"metadata": body["metadata"], "spec": {"template": body}}
+            kubelet = Kubelet(self, job, 0, Path(tempfile.mkdtemp()), {})
+            end = {"exitCode": kubelet.wait(), "startedAt": stamp(), "finishedAt": stamp()}
+            body["status"] = {
+                "phase": "Succeeded",
+                "containerStatuses": [{"name": "worker", "state": {"terminated": end}}],
+            }
+            self.logs[name] = kubelet.log.read_bytes()
         return 201, body
 
     def put(self, kind: str, thing: Object, age_s: float = 0.0) -> Object:
@@ -249,11 +277,20 @@ class Kubelet:
         container = spec["containers"][0]
         places = {mount["mountPath"]: home / mount["name"] for mount in container["volumeMounts"]}
         for volume in spec["volumes"]:
-            (home / volume["name"]).mkdir(parents=True)
+            home.mkdir(parents=True, exist_ok=True)
+            if "persistentVolumeClaim" in volume and platform.claims is not None:
+                (home / volume["name"]).symlink_to(platform.claims / volume["persistentVolumeClaim"]["claimName"])
+                continue
+            (home / volume["name"]).mkdir()
+            if "secret" in volume:
+                lay_map(
+                    {"data": platform.things["secrets"][volume["secret"]["secretName"]]["stringData"]},
+                    home / volume["name"],
+                )
             if "configMap" in volume:
                 lay_map(platform.things["configmaps"][volume["configMap"]["name"]], home / volume["name"])
         command = [expand(word) for word in container["command"]]
-        given = {entry["name"]: expand(entry["value"]) for entry in container["env"] if "value" in entry}
+        given = {entry["name"]: expand(entry["value"]) for entry in container.get("env", ()) if "value" in entry}
         environment = {
             "PATH": os.environ["PATH"], "NODE_NAME": f"node-{index}", "JOB_COMPLETION_INDEX": str(index),
             **given, **variables,
@@ -269,7 +306,7 @@ class Kubelet:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                cwd=mapped(container["workingDir"], places),
+                cwd=mapped(container.get("workingDir", "/"), places),
             )
 
     def wait(self, tell: int | None = None) -> int:
@@ -286,6 +323,62 @@ class Kubelet:
 
     def last_words(self) -> str:
         return self.log.read_bytes()[-2048:].decode("utf-8", "replace") if self.process.returncode else ""
+
+
+class ObjectStore:
+    """Objects by path. A request counts if its address was signed for it with the key, and has not expired."""
+
+    KEY = Key("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.refused: list[str] = []
+        self.away = False
+        store = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def handle_any(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                path = urlsplit(self.path).path
+                if store.away:
+                    self.send_error(503)
+                elif not store.is_signed(self.command, self.path, self.headers["Host"]):
+                    store.refused.append(path)
+                    self.send_error(403)
+                elif self.command == "GET" and path not in store.objects:
+                    self.send_error(404)
+                else:
+                    if self.command == "PUT":
+                        store.objects[path] = body
+                    self.send_response(200)
+                    self.end_headers()
+                    self.wfile.write(store.objects[path] if self.command == "GET" else b"")
+
+            do_GET = do_PUT = handle_any  # noqa: N815
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}/bucket/results"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def is_signed(self, method: str, address: str, host: str) -> bool:
+        query = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+        try:
+            at = dt.datetime.strptime(query["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
+            valid_s = int(query["X-Amz-Expires"])
+        except (KeyError, ValueError):
+            return False
+        region = query["X-Amz-Credential"].split("/")[2]
+        wanted = presign(method, f"http://{host}{urlsplit(address).path}", self.KEY, region, at, valid_s)
+        late = dt.datetime.now(dt.UTC) > at + dt.timedelta(seconds=valid_s)
+        return not late and wanted.rpartition("=")[2] == query.get("X-Amz-Signature")
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
 
 
 def lay_map(config: Object, folder: Path) -> None:

@@ -25,7 +25,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from platform_kubernetes import Platform, stamp
+import recorded
+from platform_kubernetes import ObjectStore, Platform, stamp
 from steelyard.cli.main import main
 from steelyard.contracts.base import from_json_object
 from steelyard.contracts.sim import Memory, Noise, SimTruth
@@ -33,7 +34,7 @@ from steelyard.contracts.spec import Budget, RunSpec, Source
 from steelyard.errors import InputError, SteelyardError
 from steelyard.inputs.site import Cluster, Container, Limits, Mount, Place, Pool, Site, Toleration
 from steelyard.inputs.suite import suite_names
-from steelyard.launch import follow, staging
+from steelyard.launch import follow, registry, staging
 from steelyard.launch.campaign import MANIFEST_FILE, Campaign, Image, JobArray, JobKind, Plan, RunShape
 from steelyard.launch.kubernetes import events as kubernetes_events
 from steelyard.launch.kubernetes.logs import MAX_LINE_BYTES, LogReader, PodLog, bounded_lines, lay_down
@@ -120,9 +121,10 @@ def make_campaign(
         price=price(Place(site, "pool"), [job]),
     )
     campaign = Campaign(path, plan)
-    staging.write_specs(path, (spec for task in tasks for spec in task))
-    staging.write_job(campaign, job, Kubernetes().render(campaign, job))
-    staging.write_campaign_plan(campaign)
+    specs = staging.write_specs(path, (spec for task in tasks for spec in task))
+    files = staging.job_files(job, specs, Kubernetes().render(campaign, job))
+    registry.prepare()
+    staging.write_campaign_plan(campaign, {"0": staging.write_job(campaign, job, files)})
     ResultFolder(folder).prepare()
     return campaign
 
@@ -147,6 +149,28 @@ def pod_spec(campaign: Campaign) -> dict[str, Any]:
 
 # -- manifests ---------------------------------------------------------------------------------------------------
 
+RESTRICTED: dict[str, Any] = {
+    "spec": {"securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}}
+}
+ADDED: dict[str, Any] = {
+    "metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "rdma-net"}},
+    "spec": {
+        "serviceAccountName": "bench",
+        "imagePullSecrets": [{"name": "registry"}],
+        "priorityClassName": "batch",
+        "runtimeClassName": "nvidia",
+        "schedulerName": "other",
+        "securityContext": {"fsGroup": 2000},
+        "tolerations": [{"key": "reserved", "operator": "Exists"}],
+    },
+    "container": {
+        "resources": {
+            "limits": {"rdma/hca": "1", "ephemeral-storage": "20Gi"},
+            "requests": {"cpu": "500m", "ephemeral-storage": "10Gi"},
+        },
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+    },
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "one pod": {"form": shape(1, 2, 2)},
     "several pods": {"form": shape(3, 4, 4)},
@@ -156,8 +180,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "nothing asked": {"pool": {"resource": None, "cpus_per_node": None, "memory_per_node_mib": None}},
     "Kueue": {"form": shape(1, 4, 4), "cluster": {"queue": "team-a"}},
     "Kueue and JobSet": {"form": shape(2, 4, 4), "cluster": {"queue": "team-a", "jobset": True}},
-    "pull secret": {"cluster": {"pull_secret": "registry", "service_account": "bench"}},
-    "no root": {"form": shape(2, 4, 4), "cluster": {"run_as": 1000}},
+    "added fields": {"cluster": {"pod": ADDED}},
+    "no root": {"form": shape(2, 4, 4), "cluster": {"pod": RESTRICTED}},
+    "object store": {"cluster": {"results": "s3", "bucket": "https://s3.example/bucket"}},
+    "claim": {"cluster": {"results": "claim", "claim": "shared"}},
     "whole nodes": {"form": shape(1, 1, 1), "pool": {"exclusive": True}},
     "tainted": {
         "pool": {
@@ -280,12 +306,29 @@ def test_nothing_reaches_a_shell_or_is_expanded(tmp_path: Path) -> None:
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def test_a_pod_for_the_restricted_standard(tmp_path: Path) -> None:
-    pod = pod_spec(shaped(tmp_path / "a", "no root"))
+def test_fields_that_the_site_adds_to_its_pods(tmp_path: Path) -> None:
+    pod = pod_spec(shaped(tmp_path / "a", "added fields"))
+    container = pod["containers"][0]
+    assert container["resources"]["limits"]["rdma/hca"] == "1"
+    assert (container["resources"]["requests"]["cpu"], container["resources"]["limits"]["cpu"]) == ("500m", "1")
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert (pod["priorityClassName"], pod["securityContext"]) == ("batch", {"fsGroup": 2000})
+    template = of_kind(shaped(tmp_path / "b", "added fields"), "Job")["spec"]["template"]
+    assert template["metadata"]["annotations"] == ADDED["metadata"]["annotations"]
+    assert template["metadata"]["labels"]["steelyard-task"] == "0"
     profile = {"type": "RuntimeDefault"}
-    assert pod["securityContext"] == {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": profile}
+    restricted = pod_spec(shaped(tmp_path / "c", "no root"))["securityContext"]
+    assert restricted == {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": profile}
     # A vendor's image mostly has no user but root.
-    assert "securityContext" not in pod_spec(shaped(tmp_path / "b", "one pod"))
+    assert "securityContext" not in pod_spec(shaped(tmp_path / "d", "one pod"))
+
+
+def test_addresses_are_not_in_the_plan(tmp_path: Path) -> None:
+    campaign = shaped(tmp_path, "object store")
+    texts = [path.read_text() for path in campaign.path.rglob("*") if path.is_file() and "worker" not in path.parts]
+    assert not any("X-Amz" in text for text in texts)
+    volume = next(volume for volume in pod_spec(campaign)["volumes"] if volume["name"] == "kept")
+    assert volume["secret"]["secretName"] == of_kind(campaign, "Job")["metadata"]["name"]
 
 
 def test_the_same_campaign_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -301,6 +344,11 @@ def test_the_same_campaign_gives_the_same_bytes(tmp_path: Path) -> None:
     [
         ({"kind": "search", "form": shape(2, 4, 4)}, "search"),
         ({"site": make_site({"shm_mib": 65536})}, "shm_mib"),
+        (
+            {"site": make_site(cluster=Cluster(results="s3", bucket="https://s3.example/b")), "task_limit_s": 604_000},
+            "expires before",
+        ),
+        ({"site": make_site(cluster=Cluster(pod={"spec": {"restartPolicy": "Always"}}))}, "restartPolicy"),
     ],
 )
 def test_what_cannot_run_is_refused(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
@@ -334,6 +382,11 @@ def look(folder: Path, scheduler: Kubernetes | None = None) -> follow.StudyStatu
 def send(campaign: Campaign, folder: Path) -> None:
     submit(ResultFolder(folder), STUDY, lambda _: Kubernetes())
     assert campaign.job_id(campaign.plan.jobs[0]) is not None
+
+
+def create(campaign: Campaign, job: JobArray) -> None:
+    """What submission does after its checks."""
+    Kubernetes().submit(campaign, job, Kubernetes().render(campaign, job))
 
 
 def test_from_submission_to_record(tmp_path: Path, platform: Platform) -> None:
@@ -572,6 +625,13 @@ def terminated(code: int, reason: str, message: str = "") -> dict[str, Any]:
     return {"phase": "Failed", "containerStatuses": [{"name": "worker", "state": {"terminated": end}}]}
 
 
+def running() -> dict[str, Any]:
+    return {
+        "phase": "Running",
+        "containerStatuses": [{"name": "worker", "state": {"running": {"startedAt": stamp(9)}}}],
+    }
+
+
 def failed_pod(reason: str, message: str = "") -> dict[str, Any]:
     return {"phase": "Failed", "reason": reason, "message": message}
 
@@ -728,7 +788,7 @@ def test_pods_that_are_not_let_in(tmp_path: Path, platform: Platform) -> None:
     campaign = make_campaign(tmp_path, [[sim(0)]])
     send(campaign, tmp_path)
     job = next(iter(platform.things["jobs"].values()))
-    words = "pods is forbidden: exceeded quota: compute"
+    words = "pods is forbidden: failed quota: memory: must specify limits.memory for: worker"
     platform.put("events", event(job, "FailedCreate", words, job["metadata"]["name"]))
     job["metadata"]["creationTimestamp"] = stamp(120)
     found = Kubernetes().poll(campaign, campaign.plan.jobs)[0, 0]
@@ -788,10 +848,14 @@ def test_a_submission_that_was_broken_off_is_completed(tmp_path: Path, platform:
     campaign = make_campaign(tmp_path, [[sim(n)] for n in range(4)])
     job = campaign.plan.jobs[0]
     assert Kubernetes().find(campaign, [job]) == {}
-    Kubernetes().submit(campaign, job)
+    create(campaign, job)
     # As after a death in the middle: the third was created, and nobody wrote it down.
     (campaign.job_folder(job) / "sent").write_text("0\n1\n")
     del platform.things["jobs"][f"sy-{NAME}-000-3"]
+    # Asking creates nothing; submitting again does.
+    assert Kubernetes().find(campaign, [job]) == {}
+    assert len(platform.things["jobs"]) == 3
+    create(campaign, job)
     assert Kubernetes().find(campaign, [job]) == {0: f"default/sy-{NAME}-000"}
     assert len(platform.things["jobs"]) == 4
     assert (campaign.job_folder(job) / "sent").read_text().split() == ["0", "1", "2", "3"]
@@ -800,9 +864,9 @@ def test_a_submission_that_was_broken_off_is_completed(tmp_path: Path, platform:
 def test_a_task_that_is_gone_is_not_sent_again(tmp_path: Path, platform: Platform) -> None:
     campaign = make_campaign(tmp_path, [[sim(n)] for n in range(2)])
     job = campaign.plan.jobs[0]
-    Kubernetes().submit(campaign, job)
+    create(campaign, job)
     del platform.things["jobs"][f"sy-{NAME}-000-0"]
-    Kubernetes().submit(campaign, job)
+    create(campaign, job)
     assert list(platform.things["jobs"]) == [f"sy-{NAME}-000-1"]
 
 
@@ -810,7 +874,7 @@ def test_another_platform_is_not_an_end(tmp_path: Path, platform: Platform) -> N
     """Whoever has switched the context since must not have all runs recorded as deleted, or made again there."""
     campaign = make_campaign(tmp_path, [[sim(n)] for n in range(2)])
     job = campaign.plan.jobs[0]
-    Kubernetes().submit(campaign, job)
+    create(campaign, job)
     server = campaign.job_folder(job) / "server"
     server.write_text("https://another.example:6443\n")
     platform.things["jobs"].clear()
@@ -827,13 +891,13 @@ def test_a_platform_that_takes_nothing(tmp_path: Path, platform: Platform) -> No
     campaign = make_campaign(tmp_path, [[sim(0)]])
     platform.refusals.append(("POST", "/jobs", 403, 'jobs.batch is forbidden: User "me" cannot create\x1b[31m'))
     with pytest.raises(SteelyardError, match="cannot create") as caught:
-        Kubernetes().submit(campaign, campaign.plan.jobs[0])
+        create(campaign, campaign.plan.jobs[0])
     assert "\x1b" not in str(caught.value)
 
 
 def test_a_platform_that_takes_only_some(tmp_path: Path, platform: Platform) -> None:
     campaign = make_campaign(tmp_path, [[sim(n)] for n in range(3)])
-    platform.refusals.append(("POST", f"/jobs sy-{NAME}-000-[12]$", 403, "exceeded quota: count/jobs.batch=1"))
+    platform.refusals.append(("POST", f"/jobs sy-{NAME}-000-[12]$", 403, "denied by policy"))
     send(campaign, tmp_path)
     look(tmp_path)
     records = collected(tmp_path)
@@ -841,7 +905,32 @@ def test_a_platform_that_takes_only_some(tmp_path: Path, platform: Platform) -> 
         "run-r0001": "refused",
         "run-r0002": "refused",
     }
-    assert "exceeded quota" in records["run-r0001"].status.reason
+    assert "denied by policy" in records["run-r0001"].status.reason
+
+
+def test_what_a_quota_has_no_room_for_is_sent_later(tmp_path: Path, platform: Platform) -> None:
+    campaign = make_campaign(tmp_path, [[sim(n)] for n in range(3)])
+    words = "exceeded quota: jobs, requested: count/jobs.batch=1, used: count/jobs.batch=1, limited: count/jobs.batch=1"
+    platform.refusals.append(("POST", f"/jobs sy-{NAME}-000-[12]$", 403, words))
+    send(campaign, tmp_path)
+    standing = look(tmp_path)
+    assert set(standing.waiting.values()) == {"queued"}
+    assert standing.why[words] == 2
+    assert list(platform.things["jobs"]) == [f"sy-{NAME}-000-0"]
+    platform.refusals.clear()
+    look(tmp_path)
+    assert len(platform.things["jobs"]) == 3
+
+
+def test_a_job_that_a_quota_holds_back_is_sent_only_as_it_was_planned(tmp_path: Path, platform: Platform) -> None:
+    campaign = make_campaign(tmp_path, [[sim(n)] for n in range(2)])
+    platform.refusals.append(("POST", f"/jobs sy-{NAME}-000-1$", 403, "exceeded quota: jobs"))
+    send(campaign, tmp_path)
+    platform.refusals.clear()
+    manifest = campaign.job_folder(campaign.plan.jobs[0]) / MANIFEST_FILE
+    manifest.write_text(manifest.read_text().replace("python3", "sh"))
+    assert "was changed" in look(tmp_path).problems[0]
+    assert len(platform.things["jobs"]) == 1
 
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
@@ -850,31 +939,33 @@ def test_a_platform_that_is_busy_refuses_no_run(tmp_path: Path, platform: Platfo
     job = campaign.plan.jobs[0]
     platform.refusals.append(("POST", f"/jobs sy-{NAME}-000-1$", status, "try again later"))
     with pytest.raises(SteelyardError, match="try again later"):
-        Kubernetes().submit(campaign, job)
+        create(campaign, job)
     platform.refusals.clear()
+    create(campaign, job)
     assert list(Kubernetes().find(campaign, [job])) == [job.number]
     assert list(platform.things["jobs"]) == [f"sy-{NAME}-000-0", f"sy-{NAME}-000-1"]
 
 
-def test_a_log_that_cannot_be_read_now_is_waited_for(tmp_path: Path, platform: Platform) -> None:
-    """The run must not be recorded without what it measured, and its pod not be removed."""
+def test_a_log_that_cannot_be_read_is_waited_for_from_the_first_failed_look(tmp_path: Path, platform: Platform) -> None:
+    """However long ago the pod has ended. The run must not be recorded without what it measured."""
     campaign = make_campaign(tmp_path, [[sim(0)]])
     send(campaign, tmp_path)
     platform.run(next(iter(platform.things["jobs"].values())), tmp_path / "nodes", {})
     (pod,) = platform.things["pods"].values()
     end_s = kubernetes_events.ended_s(pod)
     assert end_s is not None
-    job = campaign.plan.jobs[0]
-    for status, waited_s in ((500, 60), (429, 7200), (403, 7200)):
-        platform.refusals.append(("GET", "/log ", status, "dial tcp: no route to host"))
-        with pytest.raises(SteelyardError, match="no route"):
-            Kubernetes(functools.partial(float, end_s + waited_s)).fetch(campaign, job, 0)
-        platform.refusals.clear()
+    job, late_s = campaign.plan.jobs[0], end_s + 10**6
     platform.refusals.append(("GET", "/log ", 500, "dial tcp: no route to host"))
-    Kubernetes(lambda: end_s + 1000).fetch(campaign, job, 0)
-    assert not campaign.done_file(job, 0).exists()
+    for waited_s in (0, 60, 899):
+        with pytest.raises(SteelyardError, match="no route"):
+            Kubernetes(functools.partial(float, late_s + waited_s)).fetch(campaign, job, 0)
+    lost = Kubernetes(lambda: late_s + 901).fetch(campaign, job, 0)
+    assert "no route to host" in lost
+    platform.refusals[:] = [("GET", "/log ", 403, "pods/log is forbidden")]
+    with pytest.raises(SteelyardError, match="forbidden"):
+        Kubernetes(lambda: late_s + 10**6).fetch(campaign, job, 0)
     platform.refusals.clear()
-    Kubernetes().fetch(campaign, job, 0)
+    assert Kubernetes().fetch(campaign, job, 0) == ""
     assert campaign.done_file(job, 0).exists()
 
 
@@ -885,7 +976,7 @@ def test_cancelling_keeps_what_was_measured(tmp_path: Path, platform: Platform) 
     platform.run(job, tmp_path / "nodes", {})
     ((name, log),) = platform.logs.items()
     platform.logs[name] = log[: log.index(b"#steelyard begin 1 ")]
-    platform.things["pods"][name]["status"] = {"phase": "Running"}
+    platform.things["pods"][name]["status"] = running()
     job["status"] = {}
     Kubernetes().cancel(campaign, campaign.plan.jobs)
     assert not platform.things["jobs"]
@@ -933,30 +1024,42 @@ def node(name: str, architecture: str = "amd64", devices: str = "4") -> dict[str
     return {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": {"nvidia.com/gpu": devices}}}
 
 
-def verdicts(**changes: Any) -> dict[str, str]:
-    return {check.name: check.verdict for check in Kubernetes().check(Place(make_site(**changes), "pool"))}
+def verdicts(pool: dict[str, Any] | None = None, **changes: Any) -> dict[str, str]:
+    return {check.name: check.verdict for check in Kubernetes().check(Place(make_site(pool, **changes), "pool"))}
 
 
 def test_a_platform_that_is_ready(platform: Platform) -> None:
     platform.nodes = [node("a"), node("b", "arm64")]
-    assert verdicts() == {"API": "ok", "namespace": "ok", "rights": "ok", "nodes": "ok"}
+    assert verdicts() == {"API": "ok", "namespace": "ok", "rights": "ok", "dry run": "ok", "nodes": "ok"}
 
 
-def test_a_namespace_with_a_security_standard(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = platform.answer_rest
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+REFUSED_DRY_RUNS = recorded.dry_runs()
 
-    def labelled(method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
-        if path == "/api/v1/namespaces/default":
-            return 200, {"metadata": {"labels": labels}}
-        status, said = answer(method, path, query, body)
-        return status, said
 
-    monkeypatch.setattr(platform, "answer_rest", labelled)
-    assert verdicts()["security"] == "wrong"
-    assert "security" not in verdicts(cluster=Cluster(run_as=1000))
-    mounts = Container(images={"x86_64": "i"}, mounts=(Mount(source="/data"),))
-    assert verdicts(cluster=Cluster(run_as=1000), container=mounts)["security"] == "wrong"
+@pytest.mark.parametrize(("name", "verdict", "said"), REFUSED_DRY_RUNS, ids=lambda value: str(value)[:30])
+def test_what_a_dry_run_finds(platform: Platform, name: str, verdict: str, said: tuple[int, str]) -> None:
+    platform.refusals.append(("POST", "/pods sy-check-dry-run$", *said))
+    found = {check.name: check for check in Kubernetes().check(Place(make_site(), "pool"))}
+    assert found[name].verdict == verdict
+    assert said[1] in found[name].found
+    # Nothing was created.
+    assert not platform.things
+    assert {query["dryRun"] for _, query, _ in platform.asked("POST", "/(pods|jobs)$")} == {"All"}
+
+
+def test_where_results_are_kept_is_checked(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    store = Cluster(results="s3", bucket="https://s3.example/bucket")
+    with pytest.raises(InputError, match="AWS_ACCESS_KEY_ID"):
+        verdicts(cluster=store)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ObjectStore.KEY.name)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", ObjectStore.KEY.secret)
+    assert verdicts(cluster=store)["results kept"] == "ok"
+    assert verdicts({"max_time_s": 604_800}, cluster=store)["results kept"] == "wrong"
+    platform.put("persistentvolumeclaims", {"metadata": {"name": "one"}, "spec": {"accessModes": ["ReadWriteOnce"]}})
+    platform.put("persistentvolumeclaims", {"metadata": {"name": "all"}, "spec": {"accessModes": ["ReadWriteMany"]}})
+    for claim, verdict in (("all", "ok"), ("one", "wrong"), ("none", "wrong")):
+        assert verdicts(cluster=Cluster(results="claim", claim=claim))["results kept"] == verdict
 
 
 def test_what_a_platform_lacks(platform: Platform) -> None:
@@ -969,7 +1072,7 @@ def test_what_a_platform_lacks(platform: Platform) -> None:
     }
     assert {name: check.verdict for name, check in found.items()} == {
         "API": "ok", "namespace": "wrong", "JobSet": "wrong", "Kueue": "wrong", "rights": "wrong", "events": "note",
-        "nodes": "wrong",
+        "dry run": "ok", "nodes": "wrong",
     }  # fmt: skip
     assert "create jobs" in found["rights"].found
     assert "get pods/log" in found["rights"].found
@@ -1013,14 +1116,16 @@ def read(tmp_path: Path, lines: list[bytes], log_bytes: int = 1 << 20) -> PodLog
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
     reader = LogReader(["run-r0000"], scratch, log_bytes, PodLog(0, "node"))
-    return reader.read([b"\n".join(lines) + b"\n"])
+    return reader.read(lines)
 
 
 def test_an_honest_log_whatever_is_between_its_lines(tmp_path: Path) -> None:
     one, two = shipped("events-00000.jsonl", b"{}\n" * 9999), shipped("worker.log", bytes(range(256)) * 999, number=1)
     mixed = [line for pair in zip(one, two, strict=False) for line in (pair[0], b"noise", pair[1], b"\xff#steelyard x")]
     rest = [*one[len(two) :], *two[len(one) :]]
-    log = read(tmp_path, [*mixed, *rest, b"#steelyard end 0 run-r0000 0 1.0 2.0", b"#steelyard all 1"])
+    ours = sum(line.startswith(b"#steelyard ") for line in [*mixed, *rest])
+    end = [b"#steelyard end 0 run-r0000 0 1.0 2.0 0", b"#steelyard all 1 %d" % (ours + 1)]
+    log = read(tmp_path, [*mixed, *rest, *end])
     assert log.runs[0].problems == []
     assert log.runs[0].files["events-00000.jsonl"].read_bytes() == b"{}\n" * 9999
     assert log.whole
@@ -1082,7 +1187,7 @@ HONEST = [
     b"#steelyard begin 0 run-r0000 1.0",
     *shipped("events-00000.jsonl", b"{}\n" * 99),
     *shipped("steps-00000.bin", hashlib.sha512(b"s").digest() * 500, number=1),
-    b"#steelyard end 0 run-r0000 0 1.0 2.0",
+    b"#steelyard end 0 run-r0000 0 1.0 2.0 0",
 ]
 
 
@@ -1110,7 +1215,7 @@ def test_whatever_happens_to_a_log_nothing_wrong_is_taken(harms: list[tuple[int,
             text = b"\n".join(lines)
     with tempfile.TemporaryDirectory() as folder:
         reader = LogReader(["run-r0000"], Path(folder), 1 << 20, PodLog(0, "node"))
-        log = reader.read(text[i : i + chunk] for i in range(0, len(text), chunk))
+        log = reader.read(bounded_lines(text[i : i + chunk] for i in range(0, len(text), chunk)))
         taken = {name: path.read_bytes() for arrived in log.runs.values() for name, path in arrived.files.items()}
     truth = {b"{}\n" * 99, hashlib.sha512(b"s").digest() * 500}
     assert set(taken.values()) <= truth
@@ -1119,8 +1224,9 @@ def test_whatever_happens_to_a_log_nothing_wrong_is_taken(harms: list[tuple[int,
 
 def test_words_of_other_runs_and_impossible_numbers(tmp_path: Path) -> None:
     lines = [
-        b"#steelyard begin 7 run-r0000 1.0", b"#steelyard begin 0 other 1.0", b"#steelyard end 0 run-r0000 999 1.0 2.0",
-        b"#steelyard end 0 other 0 1.0 2.0", b"#steelyard stop now", b"#steelyard", b"#steelyard data",
+        b"#steelyard begin 7 run-r0000 1.0", b"#steelyard begin 0 other 1.0",
+        b"#steelyard end 0 run-r0000 999 1.0 2.0 0",
+        b"#steelyard end 0 other 0 1.0 2.0 0", b"#steelyard stop now", b"#steelyard", b"#steelyard data",
         b"#steelyard data 0 0 0 4 00000000 AAAA", b"#steelyard file 0 0 a 99999999999999999 1 1 " + b"0" * 64,
     ]  # fmt: skip
     log = read(tmp_path, lines)
@@ -1145,16 +1251,14 @@ def test_two_pods_with_one_file(tmp_path: Path, platform: Platform) -> None:
             *shipped("events-00000.jsonl", b'{"kind": "x%d"}\n' % index),
             *shipped("worker.log", b"log %d\n" % index, number=1),
         ]
-        lines += [b"#steelyard end 0 run-r0000 %d 1%d.0 2%d.0" % (index, index, index)]
-        pods.append(
-            LogReader(["run-r0000"], scratch, 1 << 20, PodLog(index, f"n{index}")).read([b"\n".join(lines) + b"\n"])
-        )
+        lines += [b"#steelyard end 0 run-r0000 %d 1%d.0 2%d.0 0" % (index, index, index)]
+        pods.append(LogReader(["run-r0000"], scratch, 1 << 20, PodLog(index, f"n{index}")).read(lines))
     lay_down(campaign, job, 0, pods)
     raw = campaign.raw("run-r0000")
     assert (raw / "events-00000.jsonl").read_text() == '{"kind": "x0"}\n'
     assert "came from another pod" in (raw / "events-transport.jsonl").read_text()
     assert (raw / "worker.log").read_text() == "---- pod 1 on n1\nlog 1\n\n---- pod 0 on n0\nlog 0\n\n"
-    assert campaign.done_file(job, 0).read_text() == "run-r0000 1 10.0 21.0\n"
+    assert campaign.done_file(job, 0).read_text() == "run-r0000 1 10.0 21.0 0\n"
 
 
 def test_a_run_that_was_collected_meanwhile_is_left_alone(tmp_path: Path, platform: Platform) -> None:

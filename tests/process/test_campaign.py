@@ -32,7 +32,8 @@ from steelyard.errors import InputError, SteelyardError
 from steelyard.inputs.site import Place, Site
 from steelyard.inputs.study import Expansion, Study, expand, load_study
 from steelyard.inputs.validate import parse_object
-from steelyard.launch import follow
+from steelyard.launch import follow, staging
+from steelyard.launch.adopt import adopt, digest_of, find_takeovers
 from steelyard.launch.campaign import Campaign, JobArray, TaskState
 from steelyard.launch.collect import RunEnd, read_ended, write_ended
 from steelyard.launch.follow import look, wait
@@ -40,11 +41,11 @@ from steelyard.launch.local_study import set_aside
 from steelyard.launch.plan import campaigns, make_campaign, runs_left, under_way
 from steelyard.launch.scripts.bash import Raw
 from steelyard.launch.scripts.task import node_script, task_script
-from steelyard.launch.submit import cancel, lock, resume, submit
-from steelyard.results.store import ResultFolder, create_once, own_uid, owner, record_text, write_json
+from steelyard.launch.submit import Submitted, cancel, lock, resume, submit
+from steelyard.results.store import ResultFolder, create_once, owner, record_text, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
@@ -73,14 +74,23 @@ class Hand:
     def check(self, place: Place) -> Any:
         yield from ()
 
+    def most_queued(self, place: Place) -> None:
+        return None
+
     def render(self, campaign: Campaign, job: JobArray) -> dict[str, str]:
         none = Raw('"0"')
         node = node_script(campaign, job, node_rank=none, master=none, port=none)
-        return {"job.sh": task_script(campaign, job), "node.sh": node}
+        return {"job.sh": task_script(campaign, job, node), "node.sh": node}
 
-    def submit(self, campaign: Campaign, job: JobArray) -> str:
+    def submit(self, campaign: Campaign, job: JobArray, files: Mapping[str, str]) -> str:
         self.submitted.append(job.name)
         return str(len(self.submitted))
+
+    def is_id(self, campaign: Campaign, job: JobArray, text: str) -> bool:
+        return text.isdecimal()
+
+    def removed(self, campaign: Campaign) -> str:
+        return ""
 
     def find(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
         names = {name: str(number) for number, name in enumerate(self.submitted, 1)}
@@ -93,8 +103,8 @@ class Hand:
         tasks = [(job.number, task) for job in jobs for task in range(len(job.tasks))]
         return {key: state for key in tasks if (state := self.said.get(key, self.usual)).phase != "unknown"}
 
-    def fetch(self, campaign: Campaign, job: JobArray, task: int) -> None:
-        pass
+    def fetch(self, campaign: Campaign, job: JobArray, task: int) -> str:
+        return ""
 
     def cancel(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         self.cancelled += [job.name for job in jobs]
@@ -137,6 +147,12 @@ def sent(folder: ResultFolder, expansion: Expansion, hand: Hand, where: Place | 
     return made
 
 
+def lose_id(campaign: Campaign, job: JobArray) -> None:
+    """As if the process had died before the scheduler's answer."""
+    (campaign.job_folder(job) / "id").unlink()
+    campaign.registration.id_file(job.number).unlink()
+
+
 def start(campaign: Campaign, job: int = 0, task: int = 0) -> subprocess.CompletedProcess[str]:
     script = campaign.path / "jobs" / f"{job:03d}" / "job.sh"
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
@@ -169,7 +185,8 @@ def test_a_campaign_is_files_that_a_person_can_run(folder: ResultFolder, hand: H
     assert f"bash {made.path}/jobs/000/job.sh 0" in text
     code = sorted(path.name for path in (made.path / "worker" / "steelyard").iterdir())
     assert code == sorted(["worker", "contracts", "estimate", "data", "__init__.py", "errors.py", "hostinfo.py",
-                           "hostload.py", "plugins.py", "version.py"])  # fmt: skip
+                           "hostload.py", "nofollow.py", "out_of_memory.py", "packed.py", "plugins.py", "redact.py",
+                           "version.py"])  # fmt: skip
     done = start(made)
     assert done.returncode == 0, done.stderr
     # By hand, without any scheduler: the same command counts them as under way, and collecting finds them.
@@ -309,7 +326,7 @@ def test_a_dry_run_sends_nothing_and_is_replaced(folder: ResultFolder, hand: Han
         made = make_campaign(folder, study(), place(), hand, dry_run=True)
         assert made is not None
         assert (made.path.name, (made.path / "jobs" / "000" / "job.sh").is_file()) == ("dry-run", True)
-    assert (submit(folder, "s", hand), campaigns(folder, "s"), under_way(folder, "s")) == (0, [], set())
+    assert (submit(folder, "s", hand).count, campaigns(folder, "s"), under_way(folder, "s")) == (0, [], set())
 
 
 def test_the_seed_is_part_of_a_study(folder: ResultFolder, hand: Hand) -> None:
@@ -327,12 +344,11 @@ def test_the_seed_is_part_of_a_study(folder: ResultFolder, hand: Hand) -> None:
 def test_a_submission_whose_answer_was_lost(folder: ResultFolder, hand: Hand) -> None:
     made = sent(folder, alone(repeats=4), hand, place(limits={"array_size": 1}))
     jobs = made.plan.jobs
-    (made.job_folder(jobs[0]) / "id").unlink()
-    for name in ("id", "trying"):
-        (made.job_folder(jobs[1]) / name).unlink()
-    (made.job_folder(jobs[2]) / "id").unlink()
+    for job in jobs[:3]:
+        lose_id(made, job)
+    (made.job_folder(jobs[1]) / "trying").unlink()
     hand.submitted[2] = "was never accepted"
-    assert submit(folder, "s", hand) == 2
+    assert submit(folder, "s", hand).count == 2
     assert [made.job_id(job) for job in jobs] == ["1", "5", "6", "4"]
     assert hand.submitted[4:] == [jobs[1].name, jobs[2].name]
 
@@ -342,9 +358,9 @@ def test_a_job_that_has_run_is_not_submitted_again_because_its_scheduler_has_for
 ) -> None:
     made = sent(folder, study(), hand)
     start(made)
-    (made.job_folder(made.plan.jobs[0]) / "id").unlink()
+    lose_id(made, made.plan.jobs[0])
     hand.submitted.clear()
-    assert submit(folder, "s", hand) == 0
+    assert submit(folder, "s", hand).count == 0
     assert dict(look(folder, "s", hand).totals) == {"completed": 4}
     assert hand.polls == 0
 
@@ -353,7 +369,7 @@ def test_a_job_that_begins_while_its_scheduler_is_asked_is_not_forgotten(folder:
     """A look comes between the submission and its answer; the job leaves traces right after it was looked for."""
     made = sent(folder, study(), hand)
     (job,) = made.plan.jobs
-    (made.job_folder(job) / "id").unlink()
+    lose_id(made, job)
 
     class Slow(Hand):
         def find(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
@@ -364,27 +380,6 @@ def test_a_job_that_begins_while_its_scheduler_is_asked_is_not_forgotten(folder:
     assert made.job_id(job) is None
     look(folder, "s", hand)
     assert made.job_id(job) == "1"
-
-
-def test_jobs_of_another_user_are_left_to_them(
-    folder: ResultFolder, hand: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its scheduler tells us nothing of them, which must not be taken for their end."""
-    made = sent(folder, alone(repeats=2), hand)
-    ours = own_uid(folder.path)
-    assert ours == (made.path / "plan.json").stat().st_uid
-    hand.usual = ended("failed", "forgotten", "GONE")
-    for other in (ours + 1, None):
-        monkeypatch.setattr("steelyard.launch.submit.own_uid", lambda _, other=other: other)
-        now = look(folder, "s", hand)
-        assert (dict(now.totals), hand.polls) == ({"unknown": 2}, 0)
-        assert "only they can collect it" in now.problems[0]
-    (made.job_folder(made.plan.jobs[0]) / "id").unlink()
-    hand.submitted.clear()
-    (made.job_folder(made.plan.jobs[0]) / "0.out").touch()
-    # Nor is one that is being submitted taken for forgotten.
-    assert dict(look(folder, "s", hand).totals) == {"planned": 2}
-    assert not any(made.path.rglob("lease"))
 
 
 def test_a_campaign_of_another_version_hinders_no_other(folder: ResultFolder, hand: Hand) -> None:
@@ -439,9 +434,9 @@ def test_a_link_that_was_made_although_the_server_says_no(tmp_path: Path, monkey
     """open(2): where an answer was lost, the number of links tells."""
     link = os.link
 
-    def asked_twice(*paths: Path) -> None:
-        link(*paths)
-        link(*paths)
+    def asked_twice(*names: str, **folders: Any) -> None:
+        link(*names, **folders)
+        link(*names, **folders)
 
     monkeypatch.setattr(os, "link", asked_twice)
     assert create_once(tmp_path / "a", "ours", tmp_path) is True
@@ -464,7 +459,7 @@ def test_a_job_that_was_refused_is_planned_anew_for_the_mended_site(folder: Resu
     assert make_campaign(folder, study(), wrong, hand) is None
     resume(folder, study(), right, hand)
     second = plan(folder, study(), hand, right)
-    assert submit(folder, "s", hand) == 1
+    assert submit(folder, "s", hand).count == 1
     assert hand.submitted == [second.plan.jobs[0].name]
     # Should the first one come to life after all, it finds nothing to do.
     done = start(first)
@@ -588,12 +583,10 @@ def test_what_a_scheduler_did_to_a_task(folder: ResultFolder, hand: Hand, cause:
     """Of four runs in a task one completed, one was told to end, one was killed in the act, one never began."""
     made = sent(folder, alone(repeats=4), hand, place(limits={"max_submitted": 1}))
     runs = made.plan.jobs[0].tasks[0]
-    tasks = made.job_folder(made.plan.jobs[0]) / "tasks"
-    tasks.write_text(runs[0] + "\n")
-    start(made)
-    tasks.write_text(" ".join(runs) + "\n")
-    for run in runs[1:3]:
+    for run in runs[1:]:
         (made.raw(run) / LEASE_FILE).write_text("a node\n")
+    start(made)
+    (made.raw(runs[3]) / LEASE_FILE).unlink()
     word = {"kind": "status", "code": "cancelled", "reason": "terminated by SIGTERM", "evidence": {"at_unix_s": 1.0}}
     (made.raw(runs[1]) / "events-00000.jsonl").write_text(json.dumps(word) + "\n")
     (made.raw(runs[2]) / "worker.log").write_text("the last words")
@@ -845,8 +838,7 @@ def killed_at(step: int, action: Callable[[], object]) -> bool:
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
             nonlocal count
             writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-            # The copies of the code are many, and all alike.
-            if (event in CHANGES or writes) and "/worker/" not in str(arguments[0]):
+            if event in CHANGES or writes:
                 count += 1
                 if count == step:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -870,16 +862,19 @@ class Kept(Hand):
         self._file = file
         self.submitted = file.read_text().split() if file.exists() else []
 
-    def submit(self, campaign: Campaign, job: JobArray) -> str:
+    def submit(self, campaign: Campaign, job: JobArray, files: Mapping[str, str]) -> str:
         handle = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(handle, f"{job.name}\n".encode())
         os.close(handle)
         # The moment in which it is queued and nobody knows.
         sys.audit("test.accepted", "")
-        return super().submit(campaign, job)
+        return super().submit(campaign, job, files)
 
 
-def test_killed_at_every_step_of_planning_and_submitting(tmp_path: Path) -> None:
+def test_killed_at_every_step_of_planning_and_submitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The copies of the code are many, and all alike.
+    monkeypatch.setattr(staging, "MEASURED_SIDE", ())
+    monkeypatch.setattr(staging, "MEASURED_FILES", ("__init__.py",))
     expansion, where = alone(repeats=3), place(limits={"array_size": 2})
     for step in range(1, 1000):
         folder, file = ResultFolder(tmp_path / str(step)), tmp_path / f"{step}.accepted"
@@ -913,6 +908,7 @@ def test_killed_at_every_step_of_collecting(folder: ResultFolder, hand: Hand, tm
     for step in range(1, 1000):
         copy = ResultFolder(tmp_path / str(step))
         shutil.copytree(folder.path, copy.path)
+        adopt(copy, "s", digest_of(find_takeovers(copy, "s", hand)), hand)
         killed = killed_at(step, lambda copy=copy: look(copy, "s", hand))  # type: ignore[misc]
         now = look(copy, "s", hand)
         assert (dict(now.totals), now.problems) == ({"completed": 2, "preempted": 1}, [])
@@ -983,7 +979,7 @@ def test_again(folder: ResultFolder, hand: Hand) -> None:
 
 def test_cancel(folder: ResultFolder, hand: Hand) -> None:
     made = sent(folder, alone(repeats=2), hand, place(limits={"array_size": 1}))
-    (made.job_folder(made.plan.jobs[1]) / "id").unlink()
+    lose_id(made, made.plan.jobs[1])
     (made.job_folder(made.plan.jobs[1]) / "trying").unlink()
     assert cancel(folder, "s", hand) == 2
     assert hand.cancelled == [made.plan.jobs[0].name]
@@ -1030,8 +1026,8 @@ def test_what_has_ended_is_collected_before_it_is_made_again(
     file = write_study(tmp_path / "s.toml", workload="sim", time_limit_s=30.0)
     sent(folder, expand(load_study(file), tmp_path), hand)
     hand.usual = ended("preempted", "for somebody else", "PREEMPTED")
-    monkeypatch.setattr("steelyard.cli.study.look", lambda home, name: look(home, name, hand))
-    monkeypatch.setattr("steelyard.cli.study.send", lambda *_, **__: None)
+    monkeypatch.setattr("steelyard.cli.study.look", lambda home, name, **_: look(home, name, hand))
+    monkeypatch.setattr("steelyard.cli.study.send", lambda *_, **__: Submitted(0))
     site = tmp_path / "site.toml"
     site.write_text('name="a"\nscheduler="slurm"\n[pools.p]\narchitecture="x86_64"\ndevices_per_node=1\n')
     words = ["study", str(file), "--site", str(site), "--again", "preempted", "--results", str(folder.path)]
@@ -1072,4 +1068,4 @@ def test_a_spec_is_written_as_json_would(tmp_path: Path) -> None:
 def test_why_a_run_was_too_short_is_written_down(tmp_path: Path) -> None:
     made = [RunEnd("a-r0000", "completed", "", "SY202 stopped"), RunEnd("a-r0001", "failed", "it crashed")]
     write_ended(tmp_path, made)
-    assert list(read_ended(tmp_path).values()) == made
+    assert list(read_ended(tmp_path, {"a-r0000", "a-r0001"}).values()) == made

@@ -260,8 +260,10 @@ def test_every_option_of_run_reaches_the_spec() -> None:
         "--hang-limit-s", "8", "--min-steps", "9", "--min-seconds", "10", "--rel-half-width", "0.11",
         "--max-steps", "12", "--max-seconds", "13", "--epochs", "14",
         "--target", "0.15", "--evaluate-every", "16", "--prefetch", "17", "--loader-workers", "18",
+        "--kv-cache", "static", "--graphs", "--autocast",
         "--pin-memory", "--channels-last", "--deterministic", "--numa", "--model", "a=1", "--set", "sim.setup_s=2",
-        "--data", "host",
+        "--data", "host", "--preset", "tuned", "--no-cudnn-benchmark", "--optimizer-kernel", "foreach",
+        "--gradient-as-bucket-view", "--attention", "math",
     ]  # fmt: skip
     chosen = settings(parser.parse_args(words))
     assert chosen == {
@@ -272,8 +274,10 @@ def test_every_option_of_run_reaches_the_spec() -> None:
                    "epochs": 14},
         "quality": {"target": 0.15, "every_epochs": 16},
         "loader": {"prefetch": 17, "workers": 18, "pin_memory": True},
+        "kv_cache": "static", "graphs": True, "autocast": True,
         "channels_last": True, "deterministic": True, "numa": True, "model": {"a": 1}, "sim": {"setup_s": 2},
-        "data": "host",
+        "data": "host", "preset": "tuned", "cudnn_benchmark": False, "optimizer_kernel": "foreach",
+        "gradient_as_bucket_view": True, "attention": "math",
     }  # fmt: skip
     text = " ".join(parser.format_help().split())
     assert "--batch N samples per device and micro-batch (default 32)" in text

@@ -98,12 +98,27 @@ def test_a_meter_needs_one_run_that_knows_the_calendar(
     assert "2 runs are selected" in capsys.readouterr().err
 
 
-def test_what_held_the_clocks_back_is_told(run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (file,) = tmp_path.glob("**/sensors-00000.jsonl")
-    facts = {"device0.clocks_held_by": "power limit", "device0.power_limit_w": "300"}
-    with file.open("a") as lines:
-        for at_s in (1007.0, 1009.0):  # The simulated clock begins at 1,000 s.
-            lines.write(json.dumps({"kind": "condition", "at_s": at_s, "facts": facts}) + "\n")
+def test_what_held_the_clocks_back_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    states = [
+        {"clock_mhz": 1980.0, "power_capped": 0.0, "thermal": 0.0, "limit_w": 500.0, "default_limit_w": 700.0},
+        {"from_s": 7.0, "clock_mhz": 1400.0, "power_capped": 1.0, "thermal": 0.0, "limit_w": 500.0},
+    ]
+    settings = {
+        "sim.step_time_s": 0.1, "sim.states": states, "sim.sensors": [{"period_s": 0.1}],
+        "sim.power.idle_w": POWER_W, "sim.power.compute_w": POWER_W,
+    }  # fmt: skip
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+    main(["run", "sim", "--max-steps", "300", "--min-steps", "300", *words, "--json"])
+    run_id = json.loads(capsys.readouterr().out)["runs"][0]["run_id"]
     main(["energy", run_id])
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("held back by: power limit (first seen at 7.0 s)") == 1
+    assert "mean clock" in said
+    main(["show", run_id])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "clock_device 1,5" in said
+    assert "SY614" in said
+    assert "restore the default power limit" in said

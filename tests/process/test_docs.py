@@ -13,14 +13,17 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from conftest import make_spec
 from steelyard.cli.main import VERBS, main
 from steelyard.cli.verb import make_parser
-from steelyard.contracts.observe import SPEC_FILE
-from steelyard.contracts.sim import Collective, Power, Sensor, SimTruth
+from steelyard.contracts.base import to_json_object
+from steelyard.contracts.observe import FILE_MAGIC, SPEC_FILE, write_chunk
+from steelyard.contracts.sim import Collective, Power, Sensor, SimTruth, State
 from steelyard.contracts.spec import Budget, Data, Loader, Quality
+from steelyard.contracts.wrap import Program, ProgramEnd, Wrapped
 from steelyard.derive.epochs import quality_quantities
 from steelyard.derive.record import derive
 from steelyard.results.store import record_text
@@ -114,13 +117,31 @@ def _made(module: str) -> Any:
 
 
 PAGES = sorted(DOCS.rglob("*.md"))
-ALL_PAGES = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-# Blocks that need what CI does not have: an accelerator, a site, a minute of a real model.
-NOT_EXECUTED_AT_MOST = 25
+ALL_PAGES = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+# Blocks that need what CI does not have: an accelerator, a site, a minute of a real model, a script of the reader.
+NOT_EXECUTED_AT_MOST = 26
 
 
 def _short(path: Path) -> str:
     return str(path.relative_to(ROOT))
+
+
+def test_a_result_of_an_accelerator_becomes_a_row(tmp_path: Path) -> None:
+    tool = _made("accelerators")
+    hopper = "| NVIDIA Hopper | H100, H200, GH200 | simulated only |"
+    assert hopper in tool.table(tmp_path)
+    checks = [{"name": name, "outcome": name.replace("-", " "), "text": "x"} for name in ("ok", "not-as-assumed")]
+    report = {
+        "version": "0.1.0", "date": "2026-11-20", "device": "NVIDIA GH200 480GB", "devices": 4, "memory_bytes": 1e11,
+        "facts": {"torch.version": "2.9.1+cu130"}, "seconds": 200.0, "checks": checks,
+    }  # fmt: skip
+    (tmp_path / "gh200.json").write_text(json.dumps(report), encoding="utf-8")
+    told = "4 x GH200, torch 2.9.1+cu130, 2026-11-20: 1 ok, 1 not as assumed"
+    assert hopper.replace("simulated only", told) in tool.table(tmp_path)
+    assert "| NVIDIA Ampere | A100, A40, A30, A10 | simulated only |" in tool.table(tmp_path)
+    (tmp_path / "bad.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(_made("console").PageError, match=r"bad\.json is not a result"):
+        tool.table(tmp_path)
 
 
 def test_figures_and_extras_in_the_pages_are_current() -> None:
@@ -165,7 +186,9 @@ def test_verbs_and_options_that_pages_name_exist() -> None:
     for path in ALL_PAGES:
         code = "\n".join(re.findall(r"```.*?```|`[^`]+`", path.read_text(encoding="utf-8"), re.DOTALL))
         for command in re.findall(r"(?:^\s*(?:\$ )?|`)steelyard ((?:[^`\n]*\\\n)*[^`\n]*)", code, re.MULTILINE):
+            # What follows `--` is somebody's own command.
             words = command.replace("\\\n", " ").split()
+            words = words[: words.index("--")] if "--" in words else words
             # The page on verbs adds `lost`.
             if not words or not re.fullmatch(r"[a-z]+", words[0]) or words[0] == "lost":
                 continue
@@ -388,16 +411,19 @@ def test_metrics_are_those_that_records_hold(tmp_path: Path) -> None:
 
 
 def _all_quantities(raw: Path) -> list[tuple[str, Quantity]]:
-    """Of one simulated job with sensors, told in turn that it ran a model, a collective, and made tokens."""
+    """Of one simulated job with sensors, told in turn of its memory, that it ran a model, a collective, made tokens."""
     truth = SimTruth(
         step_time_s=0.05, setup_s=5.0, compile_s=5.0, power=Power(idle_w=80, compute_w=300, host_w=50),
         sensors=(Sensor(period_s=0.02), Sensor(scope="cpu", period_s=0.02)), collective=Collective(message_bytes=10**8),
+        states=(State(clock_mhz=1980.0),),
     )  # fmt: skip
     spec = make_spec(ranks=2, epoch_samples=6400, sim=truth)
     (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
     run_directory(raw)
     model = {"parameters": 9, "flops_per_sample": 1e9, "bytes_per_sample": 1e6, "tokens_per_sample": 128, "method": "-"}
-    found = [derive(raw).quantities, _told(raw, model), _told(raw, {**model, "bus_factor": 1.5})]
+    memory = {"peak_bytes": 2e9, "reserved_bytes": 3e9, "driver_used_bytes": 4e9, "method": "-"}
+    found = [_told(raw, "memory", memory), _told(raw, "model", model)]
+    found.append(_told(raw, "model", {**model, "bus_factor": 1.5}))
     (raw / SPEC_FILE).write_text(
         record_text(dataclasses.replace(spec, mode="generate", workload="gpt", device="cpu")), encoding="utf-8"
     )
@@ -405,13 +431,32 @@ def _all_quantities(raw: Path) -> list[tuple[str, Quantity]]:
         workload="tiny", loader=Loader(place="host"), data=Data(format="cifar10", path="/x"), budget=Budget(epochs=3),
         quality=Quality(target=0.9),
     )  # fmt: skip
-    found += [derive(raw).quantities, quality_quantities([], quality)]
+    found += [derive(raw).quantities, quality_quantities([], quality), _of_program(raw / "program")]
     return [(name, quantity) for quantities in found for name, quantity in quantities.items()]
 
 
-def _told(raw: Path, model: dict[str, Any]) -> dict[str, Quantity]:
+def _of_program(raw: Path) -> dict[str, Quantity]:
+    """A program of one rank whose batches have tokens."""
+    raw.mkdir()
+    spec = make_spec(workload="train", program=Program(command=("python", "train.py")))
+    (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
+    end = ProgramEnd(
+        exit_code=0, start_s=0.0, wall_s=9.0, cpu_s=9.0, peak_rss_bytes=1e9, output_bytes=0, ended_by="itself"
+    )
+    (raw / "program-00000.json").write_text(record_text(end), encoding="utf-8")
+    for name, columns in (("steps", (0.0, np.nan, np.nan, 8.0)), ("work", (1.0, 5.0, 2.0, 6.0))):
+        with (raw / f"{name}-00000.bin").open("wb") as file:
+            file.write(FILE_MAGIC)
+            write_chunk(file, 0, 0, np.array([[0.1 * step, 0.1, *columns] for step in range(50)]).T)
+    seen = Wrapped(
+        rank=0, world=1, device="cpu", timing="host clock", steps=50, updates=50, samples_known=True, tokens_known=True
+    )
+    return _told(raw, "wrapped", to_json_object(seen))
+
+
+def _told(raw: Path, kind: str, fields: dict[str, Any]) -> dict[str, Quantity]:
     with (raw / "events-00000.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"kind": "model", **model}) + "\n")
+        file.write(json.dumps({"kind": kind, **fields}) + "\n")
     return derive(raw).quantities
 
 

@@ -119,7 +119,7 @@ def test_a_healthy_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     # Vendors' libraries know this machine alone, whatever tree of files is looked at.
     asked = {"domains": [{"name": "package-0", "scope": "cpu"}], "missing": [], "backends": ["rapl"]}
     counter = {"name": "rapl.package-0", "backend": "rapl", "domain": "package-0", "kind": "counter", "fault": None}
-    asked |= {"channels": [counter], "powercap": True, "perf_events": ["energy-pkg"], "cray_counters": []}
+    asked |= {"channels": [counter], "states": [], "powercap": True, "perf_events": ["energy-pkg"], "cray_counters": []}
     monkeypatch.setattr(all_checks, "run_survey", lambda _: asked)
     plan = IntendedRun(tmp_path / "results", data=tmp_path, ranks=1, loader_workers=4)
     found = verdicts(checks(node, plan, partial(trial, launcher=LocalLauncher()), ""))

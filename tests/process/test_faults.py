@@ -144,6 +144,19 @@ def test_a_hang_that_holds_the_interpreter_is_read_from_the_log(tmp_path: Path) 
     assert status_of(tmp_path, None, ranks=1, log=DUMP).code == "hung"
 
 
+# github.com/open-edge-platform/physical-ai-studio/issues/440
+SYCL = """terminate called after throwing an instance of 'sycl::_V1::exception'
+  what():  Enqueue process failed.
+level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)
+Fatal Python error: Aborted
+"""
+# github.com/Scalsol/RepPointsV2/issues/15
+ASSERTED = """terminate called after throwing an instance of 'c10::Error'
+  what():  CUDA error: device-side assert triggered (insert_events at CUDACachingAllocator.cpp:569)
+frame #0: c10::Error::Error(c10::SourceLocation)
+"""
+
+
 @pytest.mark.parametrize(
     ("log", "launch", "code"),
     [
@@ -151,12 +164,26 @@ def test_a_hang_that_holds_the_interpreter_is_read_from_the_log(tmp_path: Path) 
         ("", {"exit_code": -9}, "killed"),
         ("", {"exit_code": -9, "oom_kills": 1}, "out_of_memory"),
         ("terminate called after throwing an instance of 'std::bad_alloc'\n", {"exit_code": -6}, "out_of_memory"),
+        (SYCL, {"exit_code": -6}, "out_of_memory"),
+        (ASSERTED, {"exit_code": -6}, "killed"),
         ("", {"exit_code": 1}, "failed"),
         ("", {"exit_code": None, "limit_hit": True}, "time_limit"),
     ],
 )
 def test_a_job_that_said_nothing(tmp_path: Path, log: str, launch: dict[str, Any], code: str) -> None:
     assert status_of(tmp_path, None, None, log=log, **launch).code == code
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("oom_kills", [0, 1])
+def test_a_process_killed_on_a_device_that_shares_the_memory(tmp_path: Path, shares: bool, oom_kills: int) -> None:
+    facts = {"device.shares_memory": "yes"} if shares else {}
+    place = observe.Environment(node="n", allocation=None, device="cuda", timing="events", facts=facts)
+    line = json.dumps({"kind": "environment", **to_json_object(place)})
+    (tmp_path / "events-00000.jsonl").write_text(line + "\n")
+    status = status_of(tmp_path, None, ranks=1, exit_code=-9, oom_kills=oom_kills)
+    assert status.code == ("out_of_memory" if oom_kills else "killed")
+    assert ("accelerator and the processor share the node's memory" in status.reason) == shares
 
 
 def test_a_loader_process_that_the_memory_limit_killed(tmp_path: Path) -> None:
@@ -194,7 +221,7 @@ def watched(limit_s: float, folder: Path) -> Iterator[tuple[Watchdog, Barks]]:
 def test_a_thread_that_stands_still(tmp_path: Path) -> None:
     with watched(0.2, tmp_path) as (watchdog, barks):
         watchdog.beat()
-        assert barks.heard.wait(8)
+        assert barks.heard.wait(60)
     assert barks.limit_s == 0.2
     assert "test_a_thread_that_stands_still" in barks.where
 
@@ -207,7 +234,7 @@ def test_patience_before_the_first_beat_and_after_the_last(
     with watched(0.1, tmp_path) as (watchdog, barks):
         if end:
             watchdog.finish()
-        assert barks.heard.wait(8)
+        assert barks.heard.wait(60)
     assert barks.limit_s == 0.4
 
 
@@ -280,7 +307,7 @@ forward()
 
 def test_a_hang_that_holds_the_interpreter_is_ended_from_below(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HOLD, str(tmp_path)], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", HOLD, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
     status = status_of(tmp_path, None, ranks=1, log=done.stderr)
@@ -324,7 +351,7 @@ def test_an_order_to_end_is_told_and_obeyed(before: str, main: str, after: str) 
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == b"terminated by SIGTERM\n"
-        assert process.wait(10) == 128 + signal.SIGTERM
+        assert process.wait(60) == 128 + signal.SIGTERM
 
 
 FORKING = """
@@ -345,7 +372,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_loader_process_obeys_by_itself_and_its_parent_lives_on() -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKING]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "-15\n")
 
 
@@ -425,7 +452,7 @@ def test_a_second_order_does_not_disturb_the_end(tmp_path: Path) -> None:
         for line in range(2):
             lines = wait_for_lines(log, line + 1, front)
             front.send_signal(signal.SIGTERM)
-        assert front.wait(10) != 0
+        assert front.wait(60) != 0
     assert not lives(int(lines[0]))
 
 
@@ -489,6 +516,15 @@ def test_a_run_on_a_full_disk_fails_with_this_evidence(tmp_path: Path, monkeypat
     assert status.code == "failed"
     assert status.evidence is not None
     assert status.evidence["disk"] == "full"
+
+
+def test_a_file_system_that_loses_renames_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(path: Path, target: Path) -> Path:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    (tmp_path / observe.SPEC_FILE).write_text(record_text(make_spec()))
+    monkeypatch.setattr(Path, "replace", lose)
+    assert engine.run_directory(tmp_path).code == "completed"
 
 
 def test_a_study_on_a_full_disk_stops_with_words(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from steelyard import plugins
 from steelyard.contracts.base import from_json_object, to_json_object
 from steelyard.contracts.energy import Channel, Domain, Missing
 from steelyard.worker.sensors.backend import ReadError
-from steelyard.worker.sensors.nvml import conditions, held_by, open_nvml
+from steelyard.worker.sensors.nvml import open_nvml
 from steelyard.worker.sensors.nvml_cards import Card, wanted
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_without_nvidia_nothing_is_reported(monkeypatch: pytest.MonkeyPatch, tmp
     found = open_nvml(tmp_path, ("0", "1"))
     assert (found.domains, found.channels, found.missing, found.read) == ([], [], [], None)
     found.close()
-    assert conditions(tmp_path, ()) == {}
+    assert found.states is None
 
 
 def test_a_driver_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -186,12 +186,6 @@ def test_closing_a_library_that_is_already_closed(monkeypatch: pytest.MonkeyPatc
 
 
 # -- reasons and names ----------------------------------------------------------------------------------------
-
-
-def test_reasons_as_text() -> None:
-    assert held_by(0) == held_by(1) == []
-    assert held_by(0x4 | 0x80) == ["power limit", "external power brake"]
-    assert held_by(0x1000) == ["reason 0x1000"]
 
 
 def test_untrusted_names_are_bounded() -> None:

@@ -21,7 +21,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import injection_cases as injection
-import steelyard
 from steelyard.contracts.observe import LEASE_FILE, SPEC_FILE, WORKER_LOG, read_events
 from steelyard.errors import DamagedDataError, InputError
 from steelyard.inputs.site import Pool, Site
@@ -31,6 +30,7 @@ from steelyard.launch.scripts import bash
 from steelyard.launch.scripts import task as script
 from steelyard.launch.scripts.bash import Raw, line, quoted
 from steelyard.launch.scripts.task import LIMIT_HIT, node_script, read_done, task_script
+from steelyard.launch.staging import stage
 from steelyard.results.store import record_text
 from steelyard.worker import __main__ as worker
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 SHORT = {"min_steps": 20, "max_steps": 20, "min_seconds": 0.0}
-PACKAGE = Path(steelyard.__file__).parent
 
 
 def runs_of(repeats: int = 3, **run: Any) -> tuple[RunSpec, ...]:
@@ -69,21 +68,19 @@ def make_campaign(
         tasks=tuple(tuple(spec.run_id for spec in task) for task in tasks),
     )  # fmt: skip
     price = Price(device_hours=0, node_hours=0, charge=0, charge_unit="", expected_s=None, basis="")
+    path.mkdir(parents=True)
     plan = Plan(
         study="study", campaign="0" * 12, created_at="", made_by="", site=whole, pool="p", image=None,
-        worker_sha256="0" * 64, python=python, jobs=(job,), price=price,
+        worker_sha256=stage(path / "worker"), python=python, jobs=(job,), price=price,
     )  # fmt: skip
     campaign = Campaign(path, plan)
     folder = campaign.job_folder(job)
     folder.mkdir(parents=True)
-    (path / "worker").mkdir()
-    (path / "worker" / "steelyard").symlink_to(PACKAGE)
     (folder / "tasks").write_text("".join(" ".join(task) + "\n" for task in job.tasks))
-    (folder / "job.sh").write_text(task_script(campaign, job, start=start))
     variables = [Raw(f'"${name}"') for name in ("SLURM_NODEID", script.MEETING_HOST, script.MEETING_PORT)]
-    (folder / "node.sh").write_text(
-        node_script(campaign, job, node_rank=variables[0], master=variables[1], port=variables[2])
-    )
+    node = node_script(campaign, job, node_rank=variables[0], master=variables[1], port=variables[2])
+    (folder / "node.sh").write_text(node)
+    (folder / "job.sh").write_text(task_script(campaign, job, node, start=start))
     for spec in (spec for task in tasks for spec in task):
         campaign.raw(spec.run_id).mkdir(parents=True)
         (campaign.raw(spec.run_id) / SPEC_FILE).write_text(record_text(spec))
@@ -147,7 +144,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> injection.Bench:
     return injection.Bench(tmp_path_factory.mktemp("injection") / "bench")
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(case=injection.cases())
 def test_what_a_stranger_writes_reaches_no_shell(bench: injection.Bench, case: injection.Case) -> None:
     outcome = injection.check(bench, case)
@@ -266,7 +263,7 @@ def test_a_run_that_fails_is_told_and_the_next_is_made(tmp_path: Path) -> None:
 def test_the_time_limit_of_a_run(tmp_path: Path) -> None:
     slow, quick = runs_of(2)
     slow = dataclasses.replace(slow, sim=dataclasses.replace(slow.sim, wall_s_per_s=1000.0))
-    campaign, job = make_campaign(tmp_path / "c", [(slow, quick)], run_limit_s=2)
+    campaign, job = make_campaign(tmp_path / "c", [(slow, quick)], run_limit_s=8)
     assert by_hand(campaign, job).returncode == 0
     assert [entry.exit_code for entry in read_done(campaign.done_file(job, 0))] == [LIMIT_HIT, 0]
     assert statuses(campaign.raw(slow.run_id)) == ["cancelled"]
@@ -285,7 +282,9 @@ def test_modules_that_cannot_be_loaded_begin_nothing(tmp_path: Path) -> None:
     modules = dataclasses.replace(campaign.plan.site.modules, init=str(tmp_path / "init"), load=("a/1",))
     site = dataclasses.replace(campaign.plan.site, modules=modules)
     changed = Campaign(campaign.path, dataclasses.replace(campaign.plan, site=site))
-    (campaign.job_folder(job) / "job.sh").write_text(task_script(changed, job))
+    (campaign.job_folder(job) / "job.sh").write_text(
+        task_script(changed, job, (campaign.job_folder(job) / "node.sh").read_text())
+    )
     done = by_hand(campaign, job)
     assert done.returncode == 1
     assert "cannot load modules" in done.stderr

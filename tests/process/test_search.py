@@ -250,7 +250,7 @@ def own_study(tmp_path: Path, error: str) -> Path:
     file.write_text(
         'name = "own"\n[run]\nworkload = "./my.py:build"\ndevice = "cpu"\ncrosscheck_steps = 0\n'
         "budget = { min_steps = 5, max_steps = 5, min_seconds = 0.0 }\n"
-        "[search]\nfirst = 8\nlast = 64\nper_octave = 2\n"
+        "[search]\nfirst = 16\nlast = 64\nper_octave = 2\n"
     )
     return file
 
@@ -262,7 +262,7 @@ def test_memory_that_torch_says_is_out(
     file = own_study(tmp_path, 'torch.OutOfMemoryError("tried to allocate too much")')
     assert main(["study", str(file), "--results", str(tmp_path / "r"), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["searches"]
-    assert [(s["largest_fitting"], s["smallest_out_of_memory"], s["tried"]) for s in shown] == [(16, 24, 4)]
+    assert [(s["largest_fitting"], s["smallest_out_of_memory"], s["tried"]) for s in shown] == [(16, 24, 3)]
 
 
 def test_another_failure_ends_the_search_and_is_told(
@@ -273,7 +273,7 @@ def test_another_failure_ends_the_search_and_is_told(
     words = ["study", str(file), "--results", str(tmp_path / "r")]
     assert main([*words, "--json"]) == 1
     shown = json.loads(capsys.readouterr().out)["searches"][0]
-    assert (shown["largest_fitting"], shown["smallest_out_of_memory"], shown["tried"]) == (16, None, 3)
+    assert (shown["largest_fitting"], shown["smallest_out_of_memory"], shown["tried"]) == (16, None, 2)
     assert shown["ended_by"].startswith("my.build-")
     # It stays ended until somebody sets the failure aside.
     assert main(words) == 1

@@ -135,7 +135,8 @@ def read_template(kind: str, text: str | None = None) -> Site:
 
 
 def test_every_kind_of_site_has_one() -> None:
-    assert site_kinds() == ["kubernetes", "slurm-amd", "slurm-cpu", "slurm-gh200", "slurm-nvidia"]
+    slurm = ("amd", "cpu", "gh200", "infiniband", "nvidia", "slingshot")
+    assert site_kinds() == ["kubernetes", *(f"slurm-{kind}" for kind in slurm)]
 
 
 @pytest.mark.parametrize("kind", site_kinds())

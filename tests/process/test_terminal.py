@@ -794,7 +794,9 @@ def test_candidates_of_a_search_are_not_called_runs(kinds: list[str], said: str,
 
 
 def test_verbose_status_has_paths_and_every_job(tmp_path: Path) -> None:
-    sent = Sent(tmp_path / "c1", "here", "cpu", jobs=7, tasks=7, runs=7, left=7, ids=tuple("1234567"))
+    sent = Sent(
+        tmp_path / "c1", "here", "cpu", jobs=7, tasks=7, runs=7, left=7, withdrawn=0, vanished=0, ids=tuple("1234567")
+    )
     found = standing([], ["queued"], campaigns=[sent])
     assert "jobs 1, 2, 3, 4, 5, ..." in " ".join(" ".join(status_lines(found)).split())
     said = " ".join(" ".join(status_lines(found, verbose=True)).split())

@@ -21,6 +21,7 @@ from steelyard.contracts.record import Finding
 from steelyard.errors import InputError
 from steelyard.inputs.recipe import Expect, load_recipe, plan
 from steelyard.inputs.suite import find_recipe
+from steelyard.report.page import Chart
 from steelyard.report.study.page import study_page
 from steelyard.results.store import ResultFolder, write_json
 from steelyard.rules.statistics.history import Drifted
@@ -520,9 +521,39 @@ def test_the_history_is_drawn_with_its_change(
     page = study_page(ResultFolder(occasions / "results"), "verify.node.20260315T000000")
     (part,) = [part for part in page.sections if part.name == "history"]
     assert "lower since 2026-03-15" in part.answer
-    (chart,) = part.blocks
+    assert page.first is not None
+    chart = page.first.chart
+    assert isinstance(chart, Chart)
     assert [row[0].text for row in chart.table.rows] == ["2026-03-01", "2026-03-08", "2026-03-15"]
     assert verify(capsys, occasions, "--no-run", "--plot", str(picture))[0] == 2
+
+
+def test_the_page_of_a_recipe_begins_with_its_history(
+    occasions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The figure with its band, the change that verify finds, and the upgrade, as recorded."""
+    command = ["report", str(occasions / "node.toml"), "--results", str(occasions / "results")]
+    assert main([*command, "-o", str(tmp_path / "page.html"), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["title"] == "History: simulated training"
+    assert made["sections"][0]["name"] == "history"
+    text = (tmp_path / "page.html").read_text("utf-8")
+    for said in ("Fail: throughput of the job on 2026-03-15 was ", "expected 3,104.0 to 3,296.0",
+                 "lower since 2026-03-15", "Upgrade 1, 2026-03-15: driver 550.2 to 560.1."):  # fmt: skip
+        assert said in text
+    recipe = load_recipe(occasions / "node.toml")
+    results = ResultFolder(occasions / "results")
+    (found,) = analysis.history(results, recipe, plan(recipe, occasions, name="x", jobs=4))
+    page = study_page(results, found.occasions[-1].study, histories=[found])
+    assert page.first is not None
+    assert page.first.chart is not None
+    assert page.first.chart.name == "history-1"
+    assert [figure.label for figure in page.first.figures] == ["Latest", "Expected", "Change since 2026-03-15"]
+    verdicts = next(table for table in page.tables if table.name == "occasions-1")
+    assert [row[-1].text for row in verdicts.rows] == ["pass", "pass", "fail"]
+    assert main([*command, "another"]) == 2
+    assert main(["report", str(occasions / "node.toml"), "--results", str(tmp_path / "none")]) == 2
+    assert "steelyard verify" in capsys.readouterr().err
 
 
 def test_no_run_judges_the_latest_jobs(occasions: Path, capsys: pytest.CaptureFixture[str]) -> None:

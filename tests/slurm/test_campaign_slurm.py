@@ -106,9 +106,6 @@ def test_status_and_dry_run_on_the_command_line(cluster: Cluster, tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "options", "runs"),
     [
-        ("nrp", ("--part", "inference", "--devices", "1"), 2),
-        ("aces", ("--part", "efficientnet-b0"), 1),
-        ("olivia", ("--part", "numa", "--devices", "1"), 1),
         ("caraml", ("--part", "gpt-13b", "--devices", "1"), 1),
         ("site-acceptance", ("--part", "collectives"), 1),
     ],
@@ -126,3 +123,13 @@ def test_a_suite_runs_at_the_site(
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "1 of" in json.loads(out)["sections"][0]["answer"]
+
+
+@pytest.mark.parametrize("name", ["nrp", "aces", "olivia"])
+def test_a_whole_suite_is_planned_for_the_site(cluster: Cluster, tmp_path: Path, name: str) -> None:
+    words = ["suite", "run", name, "--size", "tiny", "--site", str(cluster.site()), "--dry-run"]
+    process = login(cluster, *words, cwd=tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "nothing submitted" in out
+    assert cluster.queue() == []

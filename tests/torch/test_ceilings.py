@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from conftest import make_spec
 from steelyard import plugins
+from steelyard.cli.main import main
 from steelyard.contracts.observe import ModelFacts
 from steelyard.contracts.record import Interval, Quantity
 from steelyard.contracts.spec import Budget, Loader
@@ -20,6 +23,7 @@ from steelyard.worker.workloads.ceiling import Ceiling, Work, elements_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
@@ -159,9 +163,11 @@ def test_a_pattern_encodes_the_position_of_its_numbers() -> None:
 class Together:
     """A fake torch.distributed on one of several ranks; the numbers of the others are known."""
 
-    def __init__(self, rank: int, ranks: int) -> None:
+    ReduceOp = SimpleNamespace(MIN="min")
+
+    def __init__(self, rank: int, ranks: int, period: int = 8_191, stride: int = 1) -> None:
         self.rank, self.ranks = rank, ranks
-        self.period = 8_191 if ranks <= 2_048 else 251
+        self.period, self.stride = period, stride
         self.spoil: Callable[[torch.Tensor], Any] | None = None
 
     def is_initialized(self) -> bool:
@@ -177,13 +183,17 @@ class Together:
         return "together"
 
     def given(self, rank: int, elements: int) -> torch.Tensor:
-        return ceilings.pattern(elements, CPU, rank, period=self.period).double()
+        numbers = ceilings.pattern(elements, CPU, rank, period=self.period).double()
+        return numbers.where((torch.arange(elements) + rank) % self.stride == 0, 0.0)
 
     def end(self, result: torch.Tensor) -> None:
         if self.spoil is not None:
             self.spoil(result)
 
-    def all_reduce(self, tensor: torch.Tensor) -> None:
+    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> None:
+        if op == "min":
+            # All ranks keep as many results.
+            return
         assert torch.equal(tensor.double(), self.given(self.rank, len(tensor)))
         tensor.copy_(sum(self.given(rank, len(tensor)) for rank in range(self.ranks)))
         self.end(tensor)
@@ -252,27 +262,69 @@ def test_a_single_wrong_result_among_many_is_found(monkeypatch: pytest.MonkeyPat
     assert words.endswith("in result 123 of 200 since the last check")
 
 
-def test_the_sum_of_thousands_of_ranks_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    together = Together(rank=2_999, ranks=3_000)
+@pytest.mark.parametrize(
+    ("number_format", "ranks", "period", "stride"),
+    [
+        (torch.float32, 2_049, 8_191, 2),
+        (torch.float16, 8, 251, 1),
+        (torch.float16, 300, 251, 38),
+        (torch.bfloat16, 8, 31, 1),
+        (torch.bfloat16, 9, 31, 2),
+        (torch.bfloat16, 300, 31, 38),
+    ],
+)
+@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter"])
+def test_the_sum_of_any_number_of_ranks_is_exact(
+    kind: str, number_format: torch.dtype, ranks: int, period: int, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = Together(ranks - 1, ranks, period, stride)
     monkeypatch.setattr(collectives, "dist", together)
-    work = made(collectives.all_reduce(size_mb=0.012))
-    assert work._period == 251
+    size = ranks * torch.finfo(number_format).bits / 8
+    work = made(getattr(collectives, kind)(size_mb=size / 1e6), number_format)
+    assert work.moved_bytes == size
+    limit = {torch.float32: 2**24, torch.float16: 2**11, torch.bfloat16: 2**8}[number_format]
+    assert 0 < float(work._expected.max()) <= limit
+    # The sum in another order, in the format itself.
+    backwards = torch.zeros(ranks, dtype=number_format)
+    for rank in range(ranks - 1, -1, -1):
+        backwards += together.given(rank, ranks).to(number_format)
+    own = backwards if kind == "all_reduce" else backwards[-1:]
+    assert torch.equal(own, work._expected)
     work.step()
     assert work.fault() is None
+    together.spoil = SPOILT["nan"]
+    work.step()
+    assert "found nan" in work.fault()
+
+
+@pytest.mark.parametrize("number_format", [torch.float16, torch.bfloat16])
+def test_short_formats_are_checked_too(number_format: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    period = {torch.float16: 251, torch.bfloat16: 31}[number_format]
+    for kind, ranks in (("all_reduce", 4), ("all_gather", 20), ("reduce_scatter", 4)):
+        together = Together(2, ranks, period)
+        monkeypatch.setattr(collectives, "dist", together)
+        work = made(getattr(collectives, kind)(size_mb=0.004), number_format)
+        assert work.effective()["message_dtype"] == str(number_format).removeprefix("torch.")
+        for name, spoil in SPOILT.items():
+            together.spoil = spoil
+            work.step()
+            assert work.fault() is not None, name
 
 
 def test_a_collective_needs_two(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"(?s)at least 2 ranks.*ranks: is 1; valid: at least 2.*--nproc 2"):
         made(collectives.all_gather())
     together = Together(rank=0, ranks=2)
+    reasons = iter(("no support for reduce_scatter in this process group", "Invalid scalar type"))
 
     def refuse(*_given: Any) -> None:
-        raise RuntimeError("no support for reduce_scatter in this process group")
+        raise RuntimeError(next(reasons))
 
     together.reduce_scatter_single = refuse  # type: ignore[method-assign]
     monkeypatch.setattr(collectives, "dist", together)
-    with pytest.raises(InputError, match="the backend 'together' does not support this collective on 'cpu'"):
-        made(collectives.reduce_scatter(size_mb=0.1))
+    for _ in range(2):
+        with pytest.raises(InputError, match="the backend 'together' does not support this collective in float32 on"):
+            made(collectives.reduce_scatter(size_mb=0.1))
 
 
 def test_sizes() -> None:
@@ -394,8 +446,8 @@ def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_result_is_looked_at_before_it_is_lost(simulate: Callable[[RunSpec], RunRecord]) -> None:
     record = simulate(spec_of("counted", model={}, crosscheck_steps=0))
     assert record.status.code == "completed", record.status
-    # One before the first step, then blocks of 1, 1, 2 and 4 steps, of 2 repeats each.
-    assert LOOKS[:5] == [1, 2, 2, 4, 8]
+    # One before the first step, then blocks of 1, 3 and at most 4 steps, of 2 repeats each.
+    assert LOOKS[:5] == [1, 2, 6, 8, 8]
     assert max(LOOKS) == 8
     assert sum(LOOKS) == 1 + 2 * 40
     assert record.settings is not None
@@ -434,3 +486,18 @@ def test_bandwidths_follow_from_the_rate() -> None:
     }
     assert ceiling_quantities(None, memory) == ceiling_quantities(rate, None) == {}
     assert ceiling_quantities(rate, ModelFacts(parameters=0, flops_per_sample=1.0, method="m")) == {}
+
+
+@pytest.mark.parametrize(("kind", "precision"), [("all-reduce", "bf16"), ("reduce-scatter", "fp16")])
+def test_short_formats_between_two_processes(
+    kind: str, precision: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--mode", "ceiling", "--precision", precision, "--model", "size_mb=0.1", "--nproc", "2", "--device", "cpu"]
+    words += ["--min-steps", "20", "--max-steps", "20", "--min-seconds", "0", "--results", str(tmp_path), "--json"]
+    code = main(["run", kind, *words])
+    out = capfd.readouterr()
+    assert code == 0, out.out[-3000:] + out.err
+    values = json.loads(out.out)["runs"][0]["settings"]["values"]
+    assert values["message_dtype"] == {"bf16": "bfloat16", "fp16": "float16"}[precision]
+    assert values["message_bytes"] == "100000"
+    assert values["results_checked"].endswith("none failed")

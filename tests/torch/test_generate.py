@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from conftest import make_spec
+from steelyard import plugins
+from steelyard.analysis.rows import row_of
+from steelyard.analysis.summary import summarise
 from steelyard.cli.main import main
 from steelyard.contracts import observe
 from steelyard.contracts.spec import Budget, Loader
@@ -18,11 +24,16 @@ from steelyard.derive import tokens as token_numbers
 from steelyard.derive.observations import StepSamples
 from steelyard.derive.record import derive
 from steelyard.errors import InputError
+from steelyard.report.study import overview
+from steelyard.report.study.subject import subject
 from steelyard.results.store import record_text
+from steelyard.terminal.tables import cells_lines, record_lines
 from steelyard.worker.engine import generate
 from steelyard.worker.engine.generate import count_generation, generation_of, prompts_of
+from steelyard.worker.engine.torch_job import open_job
+from steelyard.worker.measure.vendor import NvidiaSmi
 from steelyard.worker.measure.writer import EventLog, StepWriter
-from steelyard.worker.workloads import gpt, tiny
+from steelyard.worker.workloads import gpt, llama, tiny
 from steelyard.worker.workloads.bundle import Generation, ModelBundle
 
 if TYPE_CHECKING:
@@ -179,6 +190,11 @@ def test_every_token_has_its_time(simulate: Callable[[RunSpec], RunRecord], tmp_
     assert record.model.flops_per_sample == gpt.closed_generation_flops(3, 32, 97, PROMPT, NEW)
     assert record.settings is not None
     assert (record.settings.values["prompt_tokens"], record.settings.values["new_tokens"]) == ("11", "6")
+    kind = "offline, fixed batch of 2, greedy, eager, dynamic cache"
+    assert f"Generation: {kind}" in cells_lines(summarise([record]))
+    assert f"generation: {kind}" in record_lines(record)
+    assert ("Generation", kind) in overview._facts(subject("generated", summarise([record])), [])
+    assert row_of(summarise([record])[0]).get("serving") == "offline, fixed batch of 2"
     assert {"tokens-00000.bin", "steps-00000.bin"} <= {file.name for file in record.raw}
     value = {name: quantity.value or 0.0 for name, quantity in record.quantities.items()}
     assert value["tokens_per_second"] == pytest.approx(NEW * value["throughput_job"])
@@ -380,3 +396,160 @@ def test_a_block_of_more_tokens_than_a_chunk_holds(tmp_path: Path, monkeypatch: 
 
 def test_percentiles_are_in_order() -> None:
     assert all(a < b for a, b in itertools.pairwise(level for _, level in token_numbers.PERCENTILES))
+
+
+# -- a static cache, and graphs
+
+
+class Recording(TorchDispatchMode):
+    """A graph as CUDA makes it: operators on fixed memory are recorded, and no value can be read by the host."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._graph = graph
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert "_local_scalar_dense" not in str(func), "a value is read while a graph is recorded"
+        made = func(*args, **(kwargs or {}))
+        self._graph.operators.append((func, args, kwargs or {}, made))
+        return made
+
+
+class Graph:
+    def __init__(self) -> None:
+        self.operators: list[tuple[Any, Any, Any, Any]] = []
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        for func, args, kwargs, before in self.operators:
+            made = func(*args, **kwargs)
+            for old, new in zip(tree_leaves(before), tree_leaves(made), strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
+    """Give the CPU graphs under the names that accelerators have them."""
+    made: list[Graph] = []
+
+    def new() -> Graph:
+        made.append(Graph())
+        return made[-1]
+
+    monkeypatch.setattr(torch.cpu, "CPUGraph", new, raising=False)
+    monkeypatch.setattr(torch.cpu, "graph", Recording, raising=False)
+    return made
+
+
+def lively_llama(**options: Any) -> ModelBundle:
+    torch.manual_seed(0)
+    small = {"layers": 2, "width": 64, "heads": 4, "groups": 2, "hidden": 128, "sequence": 32, "vocabulary": 256}
+    bundle = llama.build(**small, **{"prompt": PROMPT, "new_tokens": NEW, **options})
+    with torch.no_grad():
+        for parameter in bundle.module.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.5)
+    return bundle
+
+
+LIVELY = ["test_generate:lively", "test_generate:lively_llama"]
+
+
+@pytest.fixture(params=LIVELY)
+def last_tokens(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return the last tokens of several batches of requests, which depend on all before, and the settings in effect."""
+    monkeypatch.setitem(plugins.BUILTIN["workload"], "lively", request.param)
+
+    def generated(model: dict[str, Any] | None = None, **settings: Any) -> tuple[list[list[int]], dict[str, str]]:
+        spec = spec_of(workload="lively", model=model or {}, batch=3, **settings)
+        work = open_job(spec, NvidiaSmi()).build()[0]
+        assert isinstance(work, generate.Generating)
+        work.compile()
+        generator = torch.Generator().manual_seed(1)
+        # The last batch of an epoch may be smaller.
+        prompts = [torch.randint(97, (samples, PROMPT), generator=generator) for samples in (3, 3, 1, 3, 1)]
+        found = [work._request(some, lambda: None).flatten().tolist() for some in prompts]
+        effect = work.effective()
+        work.close()
+        return found, effect
+
+    return generated
+
+
+@pytest.mark.parametrize("new_tokens", [1, 2, 6])
+def test_a_static_cache_and_replayed_graphs_give_the_same_tokens(
+    new_tokens: int, last_tokens: Callable[..., Any], graphs: list[Graph]
+) -> None:
+    plain, effect = last_tokens({"new_tokens": new_tokens})
+    assert (effect["kv_cache"], effect["decode"], effect["sampling"]) == ("dynamic", "eager", "greedy")
+    assert effect["requests"] == "offline, fixed batch of 3"
+    assert len({token for tokens in plain for token in tokens}) > 5
+    static, effect = last_tokens({"new_tokens": new_tokens}, kv_cache="static")
+    assert (static, effect["kv_cache"], effect["decode"]) == (plain, "static", "eager")
+    assert graphs == []
+    replayed, effect = last_tokens({"new_tokens": new_tokens}, kv_cache="static", graphs=True)
+    assert replayed == plain
+    # One graph for each size of a batch. The first was recorded before the first step.
+    decodes = new_tokens - 1
+    assert [graph.replays for graph in graphs] == ([decodes * 4, decodes * 2] if decodes else [])
+    assert effect["decode"] == ("graph replay" if decodes else "eager")
+
+
+def test_replayed_graphs_in_a_short_format(last_tokens: Callable[..., Any], graphs: list[Graph]) -> None:
+    short = {"precision": "bf16", "kv_cache": "static"}
+    assert last_tokens(**short)[0] == last_tokens(**short, graphs=True)[0]
+    assert len(graphs) == 2
+
+
+def test_a_static_cache_keeps_its_memory_and_shape() -> None:
+    bundle = lively()
+    made = bundle.generation
+    assert made is not None
+    assert made.static is not None
+    cache = made.static()
+    before = None
+    with torch.inference_mode():
+        for _ in range(2):
+            cache.reset()
+            tokens, _ = made.decode(bundle.module, torch.randint(97, (2, PROMPT)), cache)
+            for _ in range(NEW - 1):
+                tokens, _ = made.decode(bundle.module, tokens, cache)
+            held = [(one.data_ptr(), one.shape) for layer in cache.layers for one in layer._held]
+            assert before in (None, held)
+            before = held
+    assert {shape for _, shape in held} == {(2, 4, PROMPT + NEW, 8)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"graphs": True, "kv_cache": "static"}, "has no graphs for the device 'cpu'; next: leave --graphs out"),
+        (
+            {"workload": "growing", "model": {}, "kv_cache": "static"},
+            "has no static cache; kv_cache: is static; valid: dynamic",
+        ),
+    ],
+)
+def test_a_cache_or_graphs_that_cannot_be_had_are_refused(
+    settings: dict[str, Any], words: str, simulate: Callable[[RunSpec], RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(plugins.BUILTIN["workload"], "growing", "test_generate:growing")
+    status = simulate(spec_of(**settings)).status
+    assert (status.code, words in status.reason) == ("refused", True), status.reason
+
+
+def growing() -> ModelBundle:
+    bundle = lively()
+    assert bundle.generation is not None
+    return dataclasses.replace(bundle, generation=dataclasses.replace(bundle.generation, static=None))
+
+
+def test_settings_that_only_generation_has() -> None:
+    with pytest.raises(ValueError, match="kv_cache: the mode 'infer' generates no tokens"):
+        spec_of(mode="infer", kv_cache="static")
+    with pytest.raises(ValueError, match="autocast: a static cache has one number format"):
+        spec_of(kv_cache="static", autocast=True)
+    with pytest.raises(ValueError, match="kv_cache: a graph needs memory of fixed size"):
+        spec_of(graphs=True)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from conftest import make_spec
+from steelyard import plugins
 from steelyard.errors import InputError
+from steelyard.inputs.catalogue import load
 from steelyard.worker.engine.flops import count
+from steelyard.worker.engine.torch_job import open_job
+from steelyard.worker.measure.vendor import NvidiaSmi
 from steelyard.worker.workloads import bert, detection, gpt, llama, segmentation, timm_models, tiny, vision, wideresnet
 from steelyard.worker.workloads.bundle import call
 
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
 
     from steelyard.worker.workloads.bundle import ModelBundle
 
+MODELS = [name for name, entry in load()["workloads"].items() if "infer" in entry["modes"] and name != "sim"]
 SMALL_GPT = partial(gpt.build, "custom", sequence=16, vocabulary=101, layers=2, heads=4, width=32)
 SMALL: dict[str, Callable[[], ModelBundle]] = {
     "tiny": tiny.build,
@@ -59,6 +65,17 @@ def test_a_step_of_training_and_of_inference(name: str) -> None:
         scores = bundle.module.eval()(inputs)
     assert scores.isfinite().all()
     assert bundle.loss(scores, target).isfinite()
+
+
+@pytest.mark.usefixtures("torch_as_it_was")
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_infers_with_its_weights_cast_to_bf16(name: str) -> None:
+    build = plugins.load("workload", name)
+    spec = make_spec(workload=name, device="cpu", mode="infer", precision="bf16", batch=2, model=build.about.reduced)
+    work = open_job(spec, NvidiaSmi()).build()[0]
+    work.run(work.take())
+    assert work.effective()["parameter_dtype"] == "bfloat16"
+    work.close()
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -112,6 +129,20 @@ def test_gpt_sees_no_later_token() -> None:
         before, after = bundle.module(tokens), bundle.module(changed)
     assert torch.allclose(before[:, :9], after[:, :9], atol=1e-6)
     assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-6)
+
+
+@pytest.mark.parametrize("workload", [gpt, llama])
+def test_a_padded_vocabulary_changes_the_model_and_not_the_data(workload: Any) -> None:
+    small: dict[str, Any] = {"layers": 1, "heads": 8, "width": 32, "sequence": 16, "vocabulary": 101}
+    plain, padded = (workload.build(**small, vocabulary_multiple=multiple) for multiple in (1, 64))
+    wide = workload.build(**{**small, "vocabulary": 128})
+    assert parameters(plain) < parameters(padded) == parameters(wide)
+    tokens, target = padded.batch(50, seeded(0))
+    assert max(int(tokens.max()), int(target.max())) == 100
+    assert torch.equal(tokens, plain.batch(50, seeded(0))[0])
+    assert padded.module(tokens[:1]).shape[-1] == 128
+    with pytest.raises(InputError, match="vocabulary_multiple: is 0"):
+        workload.build(vocabulary_multiple=0)
 
 
 def test_a_gpt_size_may_be_changed() -> None:

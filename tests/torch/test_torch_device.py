@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ import torch
 from conftest import make_spec
 from steelyard.contracts.observe import COLUMNS
 from steelyard.errors import InputError
+from steelyard.worker.devices import torch_device
 from steelyard.worker.devices.torch_device import CpuDevice, EventDevice, SynchronisedDevice, open_device
 from steelyard.worker.engine.timer import StepTimer
 from steelyard.worker.measure import clock
@@ -21,6 +24,7 @@ from steelyard.worker.workloads.batches import batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from steelyard.worker.devices.torch_device import TorchDevice
     from steelyard.worker.workloads.batches import Batch
@@ -54,6 +58,12 @@ class Scripted:
     def max_memory_allocated(self) -> int:
         return 3 << 30
 
+    def max_memory_reserved(self) -> int:
+        return 4 << 30
+
+    def mem_get_info(self) -> tuple[int, int]:
+        return 1 << 30, 8 << 30
+
     def get_device_name(self, index: int) -> str:
         return f"Scripted 9000 number {index}"
 
@@ -75,6 +85,9 @@ class ScriptedEvent:
 
     def record(self) -> None:
         self.at_s = self._module.device_s
+
+    def query(self) -> bool:
+        return not self._module.outstanding
 
     def elapsed_time(self, other: ScriptedEvent) -> float:
         if self._module.outstanding:
@@ -117,10 +130,11 @@ class Scheduled:
         self._module.work(self._next_s)
 
 
-def planted(module: Any, monkeypatch: pytest.MonkeyPatch, local_rank: int = 0) -> TorchDevice:
+def planted(module: Any, monkeypatch: pytest.MonkeyPatch, local_rank: int = 0, local_world: int = 4) -> TorchDevice:
     """Put the module where torch keeps those of its backends."""
     monkeypatch.setattr(torch, "hpu", module, raising=False)
-    return open_device("hpu", rank=local_rank, local_rank=local_rank)
+    monkeypatch.setenv("PT_HPU_LAZY_MODE", "0")
+    return open_device("hpu", rank=local_rank, local_rank=local_rank, local_world=local_world)
 
 
 def harvested(timer: StepTimer) -> dict[str, np.ndarray]:
@@ -163,10 +177,130 @@ def test_each_rank_takes_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert (module.chosen, device.device, device.rank) == (1, torch.device("hpu", 1), 1)
     assert device.name() == "Scripted 9000 number 1"
     assert device.memory_bytes() == 8 << 30
-    assert device.memory_peak_bytes() == 3 << 30
+    found = device.memory()
+    assert (found.peak_bytes, found.reserved_bytes) == (3 << 30, 4 << 30)
+    assert (found.driver_used_bytes, found.device_bytes) == (7 << 30, 8 << 30)
+    assert (device.shares_memory, found.node_used_bytes, found.node_bytes) == (False, None, None)
     assert device.pci_address() == "0001:65:01.0"
     with pytest.raises(InputError, match=r"(?s)a node with 2 hpu device\(s\).*use --nproc 2"):
         planted(module, monkeypatch, local_rank=2)
+
+
+class OneVisible(Scripted):
+    """The only device that a scheduler lets this process see."""
+
+    def __init__(self, uuid: str | None) -> None:
+        super().__init__()
+        self._uuid = uuid
+
+    def device_count(self) -> int:
+        return 1
+
+    def get_device_properties(self, index: int) -> Any:
+        found = super().get_device_properties(index)
+        return SimpleNamespace(**vars(found), uuid=self._uuid) if self._uuid else found
+
+
+def test_one_visible_device_is_that_of_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = OneVisible("a0b1")
+    device = planted(module, monkeypatch, local_rank=3)
+    assert (module.chosen, device.device.index, device.rank, device.identity()) == (0, 0, 3, "a0b1")
+    assert planted(OneVisible(None), monkeypatch, local_rank=3).identity() == "0001:65:00.0"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
+    assert planted(module, monkeypatch, local_rank=3).identity() == "MIG-1"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    assert planted(module, monkeypatch, local_rank=3).identity() == "a0b1"
+    # Partitions of an AMD card may have one UUID.
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "5")
+    assert planted(module, monkeypatch, local_rank=3).identity() == "a0b1 5 2 number 0"
+
+
+def test_ranks_that_could_share_a_device_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's device has neither a UUID nor a PCI address; a Gaudi has one owner in any case."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "mps", Eventless())
+    assert open_device("mps", 0, 0, local_world=2).identity() is None
+    with pytest.raises(InputError, match=r"(?s)each rank sees one mps device.*cannot tell them apart.*newer torch"):
+        open_device("mps", 1, 1, local_world=2)
+    assert planted(Eventless(), monkeypatch, local_rank=1).identity() is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "lazy", "refused"),
+    [
+        ("0", True, False),
+        ("1", False, True),
+        ("2", False, True),
+        (None, True, True),
+        (None, False, False),
+        (None, None, True),
+    ],
+)
+def test_lazy_mode_is_refused(
+    setting: str | None, lazy: bool | None, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the variable, the installed release tells its default; without an answer it is taken for lazy."""
+    monkeypatch.setattr(torch, "hpu", Scripted(), raising=False)
+    monkeypatch.delenv("PT_HPU_LAZY_MODE", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("PT_HPU_LAZY_MODE", setting)
+    if lazy is not None:
+        internal = SimpleNamespace(is_lazy=lambda: lazy)
+        monkeypatch.setitem(sys.modules, "habana_frameworks.torch.utils.internal", internal)  # type: ignore[arg-type]
+        for name in ("habana_frameworks", "habana_frameworks.torch", "habana_frameworks.torch.utils"):
+            monkeypatch.setitem(sys.modules, name, SimpleNamespace())  # type: ignore[arg-type]
+    if refused:
+        with pytest.raises(InputError, match=r"(?s)lazy mode is not supported.*set PT_HPU_LAZY_MODE=0"):
+            open_device("hpu", 0, 0)
+    else:
+        assert open_device("hpu", 0, 0).device.type == "hpu"
+
+
+# Two processes of torchrun, each with one visible device at index 0.
+TWO = """
+import os
+import sys
+from types import SimpleNamespace
+import torch
+import torch.distributed as dist
+from steelyard.errors import InputError
+from steelyard.worker.devices.torch_device import open_device
+from steelyard.worker.engine.distinct import refuse_shared
+
+rank = int(os.environ["RANK"])
+identity = sys.argv[1 + rank]
+torch.xpu = SimpleNamespace(
+    is_available=lambda: True, device_count=lambda: 1, set_device=lambda _: None, synchronize=lambda: None,
+    get_device_properties=lambda _: SimpleNamespace(uuid=identity, name="scripted"),
+    get_device_name=lambda _: "scripted",
+)
+device = open_device("xpu", rank, rank, local_world=2)
+assert device.device.index == 0
+dist.init_process_group("gloo")
+try:
+    refuse_shared(device.identity(), rank, 2)
+    said = "own"
+except InputError as error:
+    said = str(error).splitlines()[0]
+# One call: the lines of two processes must not mix.
+os.write(1, f"{said}\\n".encode())
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(("identities", "own"), [(("aa", "bb"), True), (("aa", "aa"), False)])
+def test_two_ranks_of_a_node_need_two_devices(identities: tuple[str, str], own: bool, tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run([*command, *identities], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.split("\n")[:2]
+    if own:
+        assert lines == ["own", "own"]
+    else:
+        assert all(line.startswith("ranks 0, 1 of ") and "the same device (aa)" in line for line in lines), lines
 
 
 def test_short_steps_stay_right_after_much_device_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,10 +361,50 @@ def test_without_timed_events_the_host_waits(module: Any, monkeypatch: pytest.Mo
     assert device.seconds([mark]).tolist() == pytest.approx([7.0])
 
 
+def test_memory_by_the_driver_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's devices have no peak and no free memory; a driver that fails is unknown, not an error."""
+    module = Eventless()
+    module.driver_allocated_memory = lambda: 5 << 30  # type: ignore[attr-defined]
+    assert planted(module, monkeypatch).memory().driver_used_bytes == 5 << 30
+    broken = Scripted()
+    monkeypatch.setattr(broken, "mem_get_info", lambda: 1 / 0)
+    found = planted(broken, monkeypatch).memory()
+    assert (found.driver_used_bytes, found.device_bytes, found.reserved_bytes) == (None, 8 << 30, 4 << 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "integrated", "shares"),
+    [
+        ("NVIDIA GH200 120GB", 0, True),
+        ("NVIDIA GB200", 0, True),
+        ("AMD Instinct MI300A", 0, True),
+        ("NVIDIA GB10", 1, True),
+        ("AMD Radeon Graphics", 1, True),
+        ("NVIDIA H100 80GB HBM3", 0, False),
+        ("AMD Instinct MI300X", 0, False),
+    ],
+)
+def test_a_device_that_shares_the_memory_of_its_node(
+    name: str, integrated: int, shares: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 60 kB\n")
+    monkeypatch.setattr(torch_device, "ROOT", tmp_path)
+    module = Scripted()
+    monkeypatch.setattr(module, "get_device_name", lambda _index: name)
+    monkeypatch.setattr(module, "get_device_properties", lambda _index: SimpleNamespace(is_integrated=integrated))
+    device = planted(module, monkeypatch)
+    assert device.shares_memory == shares
+    found = device.memory()
+    assert (found.node_used_bytes, found.node_bytes) == ((940 * 1024, 1000 * 1024) if shares else (None, None))
+
+
 def test_a_backend_without_device_properties(monkeypatch: pytest.MonkeyPatch) -> None:
     device = planted(Eventless(), monkeypatch)
     assert device.name() == "hpu"
-    assert (device.memory_bytes(), device.memory_peak_bytes(), device.pci_address()) == (None, None, None)
+    assert (device.memory_bytes(), device.pci_address()) == (None, None)
+    found = device.memory()
+    assert {found.peak_bytes, found.reserved_bytes, found.driver_used_bytes, found.device_bytes} == {None}
 
 
 def test_the_cpu_is_timed_by_the_clock() -> None:
@@ -240,6 +414,6 @@ def test_the_cpu_is_timed_by_the_clock() -> None:
     marks = [device.record() for _ in range(3)]
     device.synchronize()
     assert before_s <= device.seconds(marks)[0] <= device.seconds(marks)[2] <= device.now()
-    peak = device.memory_peak_bytes()
+    peak = device.memory().peak_bytes
     assert peak is not None
     assert 1e7 < peak < 1e13

@@ -15,17 +15,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from casts import Casts
 from conftest import make_spec
 from steelyard import plugins
 from steelyard.cli.main import main
 from steelyard.contracts.spec import Budget, Loader
 from steelyard.errors import InputError
 from steelyard.worker.engine import steps
+from steelyard.worker.engine.optimizers import kernel_of, optimizer
 from steelyard.worker.engine.parallel import Parallel
 from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Training
+from steelyard.worker.engine.torch_job import open_job
+from steelyard.worker.measure.vendor import NvidiaSmi
 from steelyard.worker.workloads.bundle import ModelBundle
-from steelyard.worker.workloads.feed import Feed, batch_seed
+from steelyard.worker.workloads.feed import Feed, batch_seed, rotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,6 +42,12 @@ pytestmark = pytest.mark.usefixtures("torch_as_it_was")
 
 CPU = torch.device("cpu")
 SHORT = Budget(min_steps=20, max_steps=20, min_seconds=0)
+
+
+SMALL_GPT = {
+    "size": "custom", "sequence": 16, "vocabulary": 101, "layers": 1, "heads": 2, "width": 16, "prompt": 12,
+    "new_tokens": 4,
+}  # fmt: skip
 
 
 def spec_of(**settings: Any) -> RunSpec:
@@ -72,6 +82,42 @@ def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
     return len(some) == len(others) and all(map(torch.equal, some, others))
 
 
+def test_batches_on_the_device_take_turns_within_a_share_of_memory() -> None:
+    batch = vectors(4, torch.Generator())
+    size = 4 * (3 * 4 + 8)
+    assert [rotation(batch, memory * size) for memory in (1, 99, 101, 199, 201, 1000)] == [1, 1, 2, 3, 4, 4]
+    feed = Feed(spec_of(batch=4), 0, CPU, vectors, memory=101 * size)
+    assert feed.effective() == {"data": "synthetic, on the device", "batches_in_turn": "2"}
+    first, second, again = (feed.take()[1][0][0] for _ in range(3))
+    assert first is again
+    assert not torch.equal(first, second)
+    assert feed.learnable
+
+
+def test_the_recorded_loss_is_that_of_one_batch() -> None:
+    """The losses of different batches differ by more than a short training changes them."""
+    torch.manual_seed(0)
+    spec = spec_of(batch=4, learning_rate=1e-4)
+    work = training(spec, nn.Linear(3, 9))
+    found = []
+    for _ in range(20):
+        work.run(work.take())
+        found.append(work.last_loss())
+    assert found == [value for value in found[::4] for _ in range(4)]
+    assert found[::4] == sorted(found[::4], reverse=True)
+    assert len(set(found)) == 5
+
+
+@pytest.mark.parametrize(("asked", "kind", "pin"), [(None, "meta", True), (False, "meta", False), (None, "cpu", False)])
+def test_host_memory_is_pinned_for_accelerators(
+    asked: bool | None, kind: str, pin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pins = []
+    monkeypatch.setattr("steelyard.worker.workloads.feed.loader_of", lambda *_args, pin: pins.append(pin) or [])
+    Feed(spec_of(loader=Loader(place="host", pin_memory=asked)), 0, torch.device(kind), vectors)
+    assert pins == [pin]
+
+
 def test_the_seed_decides_the_data_and_loader_processes_keep_its_order() -> None:
     def host(workers: int, seed: int = 5, rank: int = 0) -> list[torch.Tensor]:
         loader = Loader(place="host", workers=workers, prefetch=3)
@@ -87,7 +133,8 @@ def test_the_seed_decides_the_data_and_loader_processes_keep_its_order() -> None
     assert not same(alone, host(0, rank=1))
     assert not torch.equal(alone[0], alone[2])
     on_device = flat(taken(spec_of(seed=5, batch=4, accumulation=3), 2))
-    assert same(on_device, alone[:2] * 6)
+    # The first four micro-batches of the stream take turns, also from one step to the next.
+    assert same(on_device, alone[:8] + alone[:4])
 
 
 def test_no_two_ranks_see_the_same_data() -> None:
@@ -261,6 +308,53 @@ def test_inputs_may_be_named_or_several() -> None:
     assert run(lambda x: (x, x)) == run(lambda x: [x, x]) == run(lambda x: {"input2": x, "input1": x}) == expected
 
 
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_inference_in_a_short_format_casts_weights_buffers_and_inputs_once(place: Any) -> None:
+    spec = spec_of(mode="infer", precision="bf16", batch=2, loader=Loader(place=place))
+    precision = Precision(spec, CPU)
+    assert (precision.weights, precision.autocasts) == (torch.bfloat16, False)
+    feed = Feed(spec, 0, CPU, images, dtype=precision.weights)
+    inputs, _ = feed.take()[1][0]
+    assert (inputs["picture"].dtype, inputs["weights"][0].dtype, inputs["weights"][1]) == (
+        torch.bfloat16, torch.bfloat16, "plain",
+    )  # fmt: skip
+    # Labels and tokens stay whole numbers; training and --autocast leave the inputs as they are.
+    assert Feed(spec, 0, CPU, vectors, dtype=precision.weights).take()[1][0][1].dtype == torch.int64
+    for other in (spec_of(precision="bf16"), spec_of(precision="bf16", mode="infer", autocast=True)):
+        found = Precision(other, CPU)
+        assert (found.weights, found.autocasts) == (None, True)
+
+
+SMALL_GPT = {
+    "size": "custom", "sequence": 24, "vocabulary": 97, "layers": 2, "heads": 2, "width": 32, "prompt": 8,
+    "new_tokens": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["infer", "generate"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_no_weight_is_cast_after_set_up_unless_autocast_is_asked_for(mode: Any, precision: Any) -> None:
+    def count(**settings: Any) -> int:
+        spec = spec_of(workload="gpt", mode=mode, precision=precision, batch=2, model=SMALL_GPT, **settings)
+        work = open_job(spec, NvidiaSmi()).build()[0]
+        work.run(work.take())
+        with Casts(work._module) as casts:  # type: ignore[union-attr]
+            work.run(work.take())
+        work.close()
+        return casts.count
+
+    assert count() == 0
+    # torch keeps no cast weights in inference mode: every token casts them again.
+    assert count(autocast=True) >= (8 if mode == "generate" else 1) * 8
+
+
+def test_all_formats_of_the_weights_are_told() -> None:
+    spec = spec_of(mode="infer", batch=1)
+    module = nn.Sequential(nn.Linear(3, 1).to(torch.bfloat16), nn.Linear(3, 5))
+    work = Inference(spec, Feed(spec, 0, CPU, vectors), module, Precision(spec, CPU))
+    assert work.effective()["parameter_dtype"] == "float32, bfloat16"
+
+
 @pytest.mark.parametrize(
     ("layers", "asked", "told"),
     [
@@ -281,13 +375,71 @@ def test_channels_last_is_read_from_parameters_that_can_tell(
     assert work.effective().get("channels_last") == told
 
 
+# -- optimizers
+
+
+def made_by(make: Any, **settings: Any) -> tuple[torch.optim.Optimizer, str]:
+    module = nn.Linear(3, 9)
+    bundle = ModelBundle(
+        module, functional.cross_entropy, make(module) if settings.pop("finished", 0) else make, vectors
+    )
+    return optimizer(spec_of(**settings), bundle, module, sharded=False)
+
+
+def test_an_optimizer_keeps_its_settings_in_another_implementation() -> None:
+    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        weight, bias = parameters
+        groups = [{"params": [weight]}, {"params": [bias], "weight_decay": 0.0, "lr": 0.5}]
+        return torch.optim.AdamW(groups, lr=0.25, betas=(0.5, 0.75), weight_decay=0.125)
+
+    plain, _ = made_by(make)
+    for kernel in ("foreach", "fused"):
+        found, note = made_by(make, optimizer_kernel=kernel)
+        assert (type(found), note, kernel_of(found)) == (torch.optim.AdamW, "", kernel)
+        for group, before in zip(found.param_groups, plain.param_groups, strict=True):
+            names = [name for name in before if name not in ("params", "foreach", "fused")]
+            assert {name: group[name] for name in names} == {name: before[name] for name in names}
+    assert kernel_of(plain) == "for-loop"
+
+
+def test_an_implementation_that_does_not_exist_is_refused_by_name_and_left_out_of_a_preset() -> None:
+    def rprop(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Rprop(parameters)
+
+    with pytest.raises(InputError, match=r"(?s)cannot be fused: Rprop has no such implementation.*valid: default"):
+        made_by(rprop, optimizer_kernel="fused")
+    found, note = made_by(rprop, preset="tuned")
+    assert (kernel_of(found), note) == ("for-loop", "not fused: Rprop has no such implementation")
+    finished = {"finished": 1, "make": lambda module: torch.optim.SGD(module.parameters(), lr=1.0)}
+    assert made_by(**finished, preset="tuned")[1] == "not fused: the workload returns a finished optimizer"
+
+
+def test_a_device_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: Any, **_settings: Any) -> None:
+        raise RuntimeError("`fused=True` requires all the params to be on\n a supported device")
+
+    monkeypatch.setattr(torch.optim.SGD, "step", refuse)
+    assert made_by(plain_sgd, preset="tuned")[1] == (
+        "not fused: `fused=True` requires all the params to be on a supported device"
+    )
+
+
 # -- settings of a run, read back
 
 
 @pytest.mark.parametrize(
     ("settings", "effect"),
     [
-        ({"precision": "bf16"}, {"matmul_dtype": "bfloat16", "parameter_dtype": "float32"}),
+        ({"precision": "bf16"}, {"matmul_dtype": "bfloat16", "parameter_dtype": "float32", "autocast": "true"}),
+        ({"mode": "infer"}, {"matmul_dtype": "float32", "parameter_dtype": "float32", "autocast": "false"}),
+        (
+            {"precision": "bf16", "mode": "infer"},
+            {"matmul_dtype": "bfloat16", "parameter_dtype": "bfloat16", "autocast": "false"},
+        ),
+        (
+            {"precision": "bf16", "mode": "infer", "autocast": True},
+            {"matmul_dtype": "bfloat16", "parameter_dtype": "float32", "autocast": "true"},
+        ),
         ({"precision": "fp16"}, {"matmul_dtype": "float16", "loss_scale": "65536"}),
         ({"precision": "fp16", "mode": "infer"}, {"matmul_dtype": "float16", "parallel": "replicas"}),
         ({"deterministic": True, "seed": 11}, {"deterministic": "true", "seed": "11", "cudnn_benchmark": "false"}),
@@ -298,6 +450,31 @@ def test_channels_last_is_read_from_parameters_that_can_tell(
         ),
         ({"parallel": "fsdp2"}, {"parallel": "fully_shard", "ranks": "1", "backend": "gloo"}),
         ({"parallel": "independent"}, {"parallel": "none", "ranks": "1", "backend": "none"}),
+        (
+            {},
+            {
+                "preset": "plain",
+                "cudnn_benchmark": "false",
+                "optimizer_kernel": "for-loop",
+                "optimizer_kernel_note": None,
+                "batches_in_turn": "4",
+                "attention": None,
+                "numa_bound": "no (a run on the CPU is bound only on request)",
+            },
+        ),
+        (
+            {"preset": "tuned"},
+            {"preset": "tuned", "cudnn_benchmark": "true", "optimizer_kernel": "fused", "optimizer_kernel_note": None},
+        ),
+        ({"preset": "tuned", "precision": "fp16"}, {"optimizer_kernel": "fused", "loss_scale": "65536"}),
+        # A preset falls back where torch has no such kernel.
+        ({"preset": "tuned", "parallel": "fsdp2"}, {"optimizer_kernel": "for-loop", "parallel": "fully_shard"}),
+        ({"preset": "tuned", "deterministic": True}, {"cudnn_benchmark": "false", "optimizer_kernel": "fused"}),
+        ({"preset": "tuned", "optimizer_kernel": "default"}, {"optimizer_kernel": "for-loop"}),
+        ({"optimizer_kernel": "foreach", "cudnn_benchmark": True}, {"optimizer_kernel": "foreach"}),
+        ({"workload": "gpt", "batch": 2, "model": SMALL_GPT}, {"attention": "flash", "optimizer": "AdamW"}),
+        ({"workload": "gpt", "batch": 2, "model": SMALL_GPT, "attention": "math"}, {"attention": "math"}),
+        ({"workload": "gpt", "batch": 2, "model": SMALL_GPT, "mode": "generate"}, {"attention": "flash"}),
     ],
 )
 def test_settings_are_read_back(
@@ -310,7 +487,7 @@ def test_settings_are_read_back(
     assert "SY101" not in [finding.code for finding in record.findings]
     assert record.steps_seen == 20
     assert record.quantities["exposed_comm_share"].value == (None if settings.get("parallel") == "fsdp2" else 0.0)
-    if settings.get("mode") != "infer":
+    if settings.get("mode", "train") == "train":
         assert record.model is not None
         assert 0 < float(record.model.last_loss or "nan") < 10
 
@@ -333,6 +510,11 @@ def test_settings_are_read_back(
             "model.wide: unknown option; valid: width, depth; model.deep: unknown option",
         ),
         ({"model": {"width": 0}}, "width: is 0; valid: at least 1"),
+        ({"attention": "flash"}, "'tiny' does not call scaled_dot_product_attention"),
+        (
+            {"workload": "gpt", "model": SMALL_GPT, "attention": "efficient"},
+            "has no efficient attention for this model in float32 on the device 'cpu'",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_the_ranks_meet(
@@ -354,6 +536,9 @@ def test_a_torch_that_cannot_cast_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         InputError, match=r"(?s)does not support autocast to fp16 on the device 'cpu'.*use --precision bf16"
     ):
+        Precision(spec_of(precision="fp16", mode="infer", autocast=True), CPU)
+    monkeypatch.setattr(torch.Tensor, "__matmul__", refuse)
+    with pytest.raises(InputError, match="does not support matrix products in fp16 on the device 'cpu'"):
         Precision(spec_of(precision="fp16", mode="infer"), CPU)
     monkeypatch.delattr(torch.amp, "GradScaler")
     with pytest.raises(InputError, match=r"(?s)has GradScaler for CUDA only.*use --precision bf16"):
@@ -383,10 +568,11 @@ def team_of_one() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(("preset", "views"), [("plain", "false"), ("tuned", "true")])
 @pytest.mark.usefixtures("team_of_one")
-def test_watching_communication_changes_no_gradient_and_keeps_no_second_dress() -> None:
+def test_watching_communication_changes_no_gradient_and_keeps_no_second_dress(preset: str, views: str) -> None:
     marks: list[str] = []
-    spec = spec_of(ranks=2)
+    spec = spec_of(ranks=2, preset=preset)
     parallel = Parallel(spec, CPU, lambda: marks.append("ready") or len(marks))  # type: ignore[func-returns-value]
     module = nn.Linear(3, 9)
     bundle = ModelBundle(module, functional.cross_entropy, plain_sgd, vectors)
@@ -397,6 +583,7 @@ def test_watching_communication_changes_no_gradient_and_keeps_no_second_dress() 
     feed = Feed(spec, 0, CPU, vectors)
     work = Training(spec, feed, wrapped.pop(), bundle, Precision(spec, CPU), parallel)
     assert work.effective()["parallel"] == "DistributedDataParallel"
+    assert work.effective()["gradient_as_bucket_view"] == views
     assert work.run(work.take()) is None
     gc.disable()
     try:
@@ -407,7 +594,7 @@ def test_watching_communication_changes_no_gradient_and_keeps_no_second_dress() 
     assert work.run(work.take()) == (1, 2)
     weight, bias = (parameter.detach().clone().requires_grad_() for parameter in module.parameters())
     assert work.run(work.take()) == (3, 4)
-    inputs, target = feed.example()
+    inputs, target = vectors(spec.batch, torch.Generator().manual_seed(batch_seed(spec.seed, 0, 2)))
     functional.cross_entropy(inputs @ weight.T + bias, target).backward()
     assert weight.grad is not None
     torch.testing.assert_close(module.weight.detach(), weight.detach() - weight.grad)

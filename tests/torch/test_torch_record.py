@@ -232,6 +232,16 @@ def test_the_memory_of_a_job_is_that_of_its_largest_rank(tmp_path: Path) -> None
         ({}, {}, None),
         ({"precision": "bf16"}, {}, "matmul_dtype is float32, not bfloat16"),
         ({"precision": "bf16"}, {"matmul_dtype": "bfloat16"}, None),
+        (
+            {"precision": "bf16", "mode": "infer"},
+            {"matmul_dtype": "bfloat16", "parameter_dtype": "float32", "autocast": "true"},
+            "autocast is true, not false; parameter_dtype is float32, not bfloat16",
+        ),
+        (
+            {"precision": "bf16", "mode": "infer", "autocast": True},
+            {"matmul_dtype": "bfloat16", "parameter_dtype": "float32", "autocast": "true"},
+            None,
+        ),
         ({"precision": "tf32"}, {}, "float32_products is fp32, not tf32"),
         ({}, {"float32_products": "tf32"}, "float32_products is tf32, not fp32"),
         ({"deterministic": True}, {}, "deterministic is false, not true"),
@@ -281,11 +291,15 @@ def test_without_settings_nothing_is_said_of_them(tmp_path: Path) -> None:
         ({"loader": Loader(place="host", workers=1)}, {"cpu.usable": "2", "cgroup.cpu_quota": "none"}, None),
         ({"loader": Loader(place="host", workers=9)}, {}, None),
         ({"ranks": 9, "loader": Loader(place="host")}, {"cpu.usable": "1"}, None),
-        # Each rank is bound to its own CPUs and sees only these.
-        ({"ranks": 2, "numa": True, "loader": Loader(place="host", workers=3)}, {"cpu.usable": "4"}, None),
+        # Each rank is bound to the CPUs of its NUMA node and sees only these.
+        (
+            {"ranks": 2, "numa": True, "loader": Loader(place="host", workers=3)},
+            {"cpu.usable": "4", "numa.nodes_with_cpus": "2"},
+            None,
+        ),
         (
             {"ranks": 2, "numa": True, "loader": Loader(place="host", workers=4)},
-            {"cpu.usable": "4"},
+            {"cpu.usable": "4", "numa.nodes_with_cpus": "2"},
             "at most 3 loader workers",
         ),
     ],

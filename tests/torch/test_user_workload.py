@@ -251,3 +251,31 @@ def test_a_missing_path_is_an_input_error(tmp_path: Path) -> None:
     for path in ("a\0b.py", "loop.py"):
         with pytest.raises(InputError):
             find_source(f"{path}:build", tmp_path, below=tmp_path)
+
+
+MIXED = """
+import torch
+
+class Shifted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x.float() + torch.zeros(4))
+
+def build():
+    batch = lambda samples, generator: (torch.randn(samples, 4, generator=generator), torch.zeros(samples, 4))
+    return Shifted(), torch.nn.functional.mse_loss, lambda p: torch.optim.SGD(p, lr=0.1), batch
+"""
+
+
+def test_a_model_that_makes_its_own_fp32_is_told_about_autocast(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mixed.py").write_text(MIXED)
+    words = ["run", f"{tmp_path / 'mixed.py'}:build", "--mode", "infer", "--precision", "bf16", "--device", "cpu"]
+    words += ["--max-steps", "3", "--min-steps", "3", "--results", str(tmp_path / "results")]
+    assert main(words) != 0
+    assert "--autocast" in capfd.readouterr().out
+    assert main([*words, "--autocast"]) == 0

@@ -99,7 +99,7 @@ def test_a_simulated_run_records_that_it_was_extended(
 
 
 @pytest.mark.parametrize(
-    ("limit_s", "pace", "steps"), [(None, 1.0, 28), (340.0, 1.0, 24), (420.0, 1.0, 28), (5.0, 0.0, 28)]
+    ("limit_s", "pace", "steps"), [(None, 1.0, 28), (340.0, 1.0, 24), (490.0, 1.0, 28), (5.0, 0.0, 28)]
 )
 def test_a_run_is_not_extended_beyond_its_time_limit(
     simulate: Callable[[RunSpec], RunRecord],

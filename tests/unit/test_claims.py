@@ -977,7 +977,7 @@ def test_a_claims_file_through_the_verb(folder: Path, capsys: pytest.CaptureFixt
     assert main(["audit", str(folder / "c.toml"), "--json"]) == 1
     (found,) = json.loads(capsys.readouterr().out)
     (claim,) = found["claims"]
-    assert (found["passes"], claim["verdict"], claim["published"]) == (False, "does not follow", "1.5x")
+    assert (found["verdict"], claim["verdict"], claim["published"]) == ("contradictory", "does not follow", "1.5x")
     assert claim["assertions"][0]["findings"][0]["code"] == "SY521"
 
 

@@ -77,6 +77,7 @@ def test_both_readers_refuse_the_same(field: str, value: Any) -> None:
         {"mode": "infer", "accumulation": 2},
         {"budget": {"epochs": 2}, "epoch_samples": None},
         {"epoch_samples": 31, "batch": 32},
+        {"deterministic": True, "cudnn_benchmark": True},
         {"epoch_samples": 8 * 32 + 3, "batch": 32, "ranks": 8, "last_batch": "keep"},
     ],
 )
@@ -86,6 +87,17 @@ def test_fields_that_contradict_each_other(settings: dict[str, Any]) -> None:
         parse_json(RunSpec, json.dumps(document), "x")
     with pytest.raises(ValueError, match="valid:"):
         from_json_object(RunSpec, document)
+
+
+def test_a_preset_fills_what_is_not_set() -> None:
+    def tuning(**settings: Any) -> tuple[Any, ...]:
+        return dataclasses.replace(FULL, **settings).tuning
+
+    assert tuning() == (False, "default", False)
+    assert tuning(preset="tuned") == (True, "fused", True)
+    assert tuning(preset="tuned", cudnn_benchmark=False, optimizer_kernel="foreach") == (False, "foreach", True)
+    assert tuning(gradient_as_bucket_view=True) == (False, "default", True)
+    assert tuning(preset="tuned", deterministic=True) == (False, "fused", True)
 
 
 def test_a_quantity_has_a_value_or_a_reason() -> None:

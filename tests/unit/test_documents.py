@@ -125,8 +125,8 @@ def test_all_documents_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert "(36.67-24.81)/36.67 = 32.3 %" in out
-    name, _, _, claims, hold = out.rstrip().splitlines()[-1].split()
-    assert (name, claims, hold) == ("olivia-gh200", "8", "1")
+    name, verdict, _, _, claims, hold = out.rstrip().splitlines()[-1].split()
+    assert (name, verdict, claims, hold) == ("olivia-gh200", "contradictory", "8", "1")
 
 
 def test_brief_leaves_out_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +163,7 @@ def test_a_table_with_its_machines(capsys: pytest.CaptureFixture[str], tmp_path:
     table.write_text("system,accelerator,devices,epoch_samples,metric,value,unit\n" + rows)
     machines.write_text("platform,accelerator,tdp_w_per_device,tdp_scope\nS,X,300,device\n")
     assert main(["audit", str(table)]) == 0
-    assert "No findings." in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("CONSISTENT")
     # 4 kWh in 10 h is 400 W.
     code, (found,) = run_json(capsys, str(table), "--platforms", str(machines))
     assert (code, [finding["code"] for finding in found["findings"]]) == (1, ["SY401"])
@@ -190,12 +190,12 @@ def test_results_of_our_own(
         (place / "record.json").write_text(text)
     for word in ("heavy", "steelyard-results"):
         code, (found,) = run_json(capsys, word)
-        assert code == 0
+        assert (code, found["verdict"]) == (3, "warnings")
         assert found["about"] == "2 runs of 1 study"
         assert "SY203" in {finding["code"] for finding in found["findings"]}
     code, (found,) = run_json(capsys, "run1")
-    assert (code, found["about"]) == (0, "1 run of 1 study")
-    assert main(["audit", "heavy"]) == 0
+    assert (code, found["about"]) == (3, "1 run of 1 study")
+    assert main(["audit", "heavy"]) == 3
     assert "heavy/run" in capsys.readouterr().out
 
 

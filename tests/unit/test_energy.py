@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -486,6 +487,42 @@ def test_counter_and_integral_that_differ_are_told(simulate: Simulate) -> None:
     assert record.steady is not None
     steps = record.steady.stop_step - record.steady.start_step
     assert main_of(record).value == pytest.approx(4 * steps * STEP_J, rel=2e-3), "the counter counts"
+
+
+@pytest.mark.parametrize(("apart", "found"), [(0.005, []), (0.04, ["SY404"])])
+def test_the_tolerance_of_one_circuit_does_not_explain_a_difference(
+    simulate: Simulate, apart: float, found: list[str]
+) -> None:
+    """Both sensors may be wrong by 5 %, but not by different amounts."""
+    record = simulate(job(sensors=(FINE, Sensor(kind="gauge", average_s=0.1, gain_error=apart))))
+    assert codes(record) == found
+
+
+def test_the_interval_without_gain_is_in_the_record(simulate: Simulate) -> None:
+    record = simulate(job())
+    for name in ("energy_job", "power_job", "energy_device", "energy_per_sample", "energy_all_steps"):
+        energy, interval = value(record, name), record.quantities[name].interval
+        assert interval is not None
+        assert interval.low_without_gain is not None
+        assert interval.high_without_gain is not None
+        assert interval.gain == pytest.approx(0.05 * energy)
+        assert interval.low == pytest.approx(interval.low_without_gain - 0.05 * energy)
+        assert energy - interval.low_without_gain < 0.002 * energy
+    energy, work = (record.quantities[name].interval for name in ("energy_per_sample", "samples_per_wh"))
+    assert energy is not None
+    assert work is not None
+    assert work.low_without_gain == pytest.approx(3600 / (energy.high_without_gain or 0.0))
+    assert work.high_without_gain == pytest.approx(3600 / (energy.low_without_gain or 0.0))
+
+
+def test_errors_of_different_devices_are_independent(simulate: Simulate) -> None:
+    """Four devices together have twice the uncertainty of one, apart from gain."""
+    rest_j = []
+    for ranks in (1, 4):
+        interval = main_of(simulate(replace(job(), ranks=ranks, sim=truth(sensors=(FINE,))))).interval
+        assert interval is not None
+        rest_j.append((interval.high_without_gain or 0.0) - (interval.low_without_gain or 0.0))
+    assert rest_j[1] == pytest.approx(2 * rest_j[0], rel=0.05)
 
 
 def test_power_above_the_limit_is_no_energy(simulate: Simulate) -> None:

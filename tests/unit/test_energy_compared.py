@@ -9,7 +9,7 @@ import pytest
 
 from conftest import make_spec
 from steelyard.analysis.compare import compare
-from steelyard.analysis.energy import energy_cells
+from steelyard.analysis.energy import energy_cells, over_jobs
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import summarise
 from steelyard.contracts.record import Validity
@@ -44,6 +44,19 @@ def row(records: list[RunRecord], place: str) -> Row:
 
 def device(gain_error: float = 0.0) -> Sensor:
     return Sensor(period_s=0.02, gain_error=gain_error)
+
+
+def test_only_gain_is_common_to_the_jobs_of_a_side(simulate: Simulate) -> None:
+    """The rest of a job's interval is its own, and repeats show it."""
+    records = jobs(simulate, Sensor(period_s=0.5))
+    interval = records[0].quantities["energy_per_sample"].interval
+    assert interval is not None
+    assert interval.top - interval.low > 2.02 * (interval.gain or 0.0)
+    assert row(records, "A").figures["energy_per_sample"].common == pytest.approx(0.05)
+    mean = over_jobs(records, "energy_per_sample")
+    assert mean is not None
+    assert mean.interval is not None
+    assert mean.interval.gain == pytest.approx(0.05 * (mean.value or 0.0))
 
 
 def judged(records: list[RunRecord], verdict: Any, *reasons: str) -> list[RunRecord]:

@@ -114,7 +114,8 @@ def test_noise_and_coarse_steps_widen_the_interval() -> None:
     assert noisy.rest_j is not None
     assert coarse.rest_j is not None
     assert noisy.rest_j > 1.5 * clean.rest_j
-    assert coarse.rest_j >= clean.rest_j + 99
+    # The readings may be rounded (up to 5 W) or cut off (up to 10 W) for 10 s.
+    assert coarse.rest_j == pytest.approx(0.9 * 100, rel=0.05)
 
 
 def test_gain_is_reported_apart() -> None:
@@ -131,8 +132,8 @@ def test_a_gap_is_said_and_widens() -> None:
     assert found.largest_gap_s == pytest.approx(0.9, abs=0.11)
     assert found.coverage == pytest.approx(0.92, abs=0.01)
     assert found.rest_j is not None
-    # In the gap the power may be anything from 0 to the limit: half of that is in the interval.
-    assert found.rest_j > 0.5 * 0.8 * 400
+    # In the gap the power may be anything from 0 to the limit, but it is seldom far from that beside the gap.
+    assert found.rest_j == pytest.approx(1.96 * 0.1 * 0.8 * 400, rel=0.05)
     long = time_s[(time_s < 2) | (time_s > 8)]
     assert energy(GAUGE, long, np.full(len(long), 300.0)).verdict == "invalid"
 
@@ -363,6 +364,73 @@ def test_counter_and_integral_agree_or_say_why_not() -> None:
     assert "no reading" in agreement(counter, nothing).reason
 
 
+@pytest.mark.parametrize("average_s", [None, 0.025], ids=["unknown", "part-time"])
+def test_a_gauge_that_may_miss_the_load_contradicts_no_counter(average_s: float | None) -> None:
+    time_s = times(period_s=0.02) + 0.003
+    counter = energy(COUNTER, time_s, counted(time_s))
+    # Locked to the load, its readings are all 10 % too high.
+    locked = energy(replace(GAUGE, average_s=average_s), times(), np.full(140, 330.0))
+    found = agreement(counter, locked)
+    assert found.agrees is None
+    assert "would look constant" in found.reason
+
+
+def test_the_same_difference_counts_if_only_one_sensor_may_have_it() -> None:
+    time_s = times(period_s=0.02) + 0.003
+    counter = energy(COUNTER, time_s, counted(time_s))
+    other = energy(replace(GAUGE, gain=0.05), times(), np.full(140, 312.0))
+    assert agreement(counter, other).agrees is True
+
+
+# -- as narrow as the truth allows
+
+
+def test_the_two_edges_of_a_window_are_independent() -> None:
+    """Two ends in the middle of ticks: the square root of two times one end, not twice."""
+    time_s = times(period_s=0.02) + 0.003
+    value = counted(time_s)
+    one = energy(COUNTER, time_s, value, 0.1, 10.05).rest_j
+    none = energy(COUNTER, time_s, value, 0.1, 10.1).rest_j
+    two = energy(COUNTER, time_s, value, 0.05, 10.05).rest_j
+    assert one is not None
+    assert none is not None
+    assert two is not None
+    assert two**2 - none**2 == pytest.approx(2 * (one**2 - none**2), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("nature", "limit"),
+    [
+        (replace(COUNTER, period_s=0.02), 0.003),
+        (replace(GAUGE, average_s=1.0), 0.01),
+        (replace(GAUGE, average_s=None, seen_s=0.025), 0.02),
+    ],
+)
+def test_a_steady_load_has_a_narrow_interval(nature: Nature, limit: float) -> None:
+    time_s = times(-4.0, 14.0, 0.01)
+    value = counted(time_s, tick_s=0.02)
+    if nature.kind == "gauge":
+        value = 300 + np.random.default_rng(1).normal(0, 3, 1000)[np.round((time_s + 4) / 0.1).astype(int)]
+    found = energy(nature, time_s, value)
+    assert found.rest_j is not None
+    assert holds(found, 3000.0)
+    assert found.rest_j < limit * 3000
+
+
+def test_a_steadily_rising_power_is_no_scatter() -> None:
+    flat = energy(replace(GAUGE, average_s=0.0), times(), np.full(140, 300.0))
+    rising = energy(replace(GAUGE, average_s=0.0), times(), 300 + 20 * (times() - 5))
+    assert flat.rest_j is not None
+    assert rising.rest_j is not None
+    assert rising.rest_j < 2.5 * flat.rest_j + 0.01 * 3000
+
+
+def test_a_window_of_few_averages_is_doubtful() -> None:
+    found = energy(GAUGE, times(), np.full(140, 300.0), 3.0, 3.5)
+    assert found.verdict == "doubtful"
+    assert "the power inside one of them is unknown" in found.reasons[0]
+
+
 # -- untrusted files and busy machines
 
 
@@ -370,6 +438,7 @@ def test_counter_and_integral_agree_or_say_why_not() -> None:
 def test_late_readings_of_a_constant_power_are_no_change_of_it(period_s: float | None) -> None:
     random = np.random.default_rng(1)
     nature = Nature(kind="counter", resolution=6.1e-5, period_s=period_s, gain=0.0)
+    held = 0
     for _ in range(100):
         time_s = np.sort(times(-1.0, 3.0, 0.01) + random.exponential(0.003, 400))
         spent_s = 5e-5 + (random.random(400) < 0.05) * random.exponential(0.01, 400)
@@ -377,7 +446,8 @@ def test_late_readings_of_a_constant_power_are_no_change_of_it(period_s: float |
         value = np.floor(300.0 * (10.0 + np.floor(made_s / 0.001) * 0.001) / 6.1e-5) * 6.1e-5
         found = energy_of(nature, time_s, value, spent_s, 0.0, 2.0, random_phase=False)
         assert (found.verdict, found.reasons) == ("valid", ())
-        assert holds(found, 600.0)
+        held += holds(found, 600.0)
+    assert held >= 95
 
 
 def test_a_step_of_the_power_inside_a_tick_is_still_said() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
@@ -19,9 +20,11 @@ from steelyard.contracts.energy import POWER_MAGIC, Channel, Domain, Ended, Miss
 from steelyard.contracts.observe import Environment, Phase, Status
 from steelyard.contracts.record import Interval, Quantity, RunRecord, Steady, Validity
 from steelyard.contracts.spec import RunSpec
+from steelyard.derive.observations import NodeSensors
 from steelyard.report.charts.power_svg import STYLES, power_svg, ticks
 from steelyard.results.store import ResultFolder, write_json
 from steelyard.terminal.energy import energy_lines, power_chart
+from steelyard.terminal.tables import record_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -205,6 +208,23 @@ def test_a_job_with_invalid_energy_is_not_averaged_and_is_named() -> None:
     assert "in 1 of 2 jobs: coverage 80 %" in text
 
 
+def test_the_interval_without_gain_is_printed() -> None:
+    quantities = energies(1.0, valid())
+    interval = Interval(
+        low=0.94, high=1.06, method="sensors", covers="this job", low_without_gain=0.99, high_without_gain=1.01
+    )  # fmt: skip
+    quantities["energy_per_sample"] = replace(quantities["energy_per_sample"], interval=interval)
+    one = record(0, quantities)
+    for lines in (energy_lines(energy_cells(summarise([one]), SCOPES), None), record_lines(one)):
+        text = "\n".join(lines)
+        assert re.search(r"1\.0000 \[0\.94000, 1\.0600\].*\[0\.99000, 1\.0100\]", text)
+        assert "without gain = without the tolerance" in text
+    jobs = [record(n, quantities) for n in range(3)]
+    mean = energy_cells(summarise(jobs), SCOPES)[0].figures["energy_per_sample"].interval
+    assert mean is not None
+    assert mean.gain == pytest.approx(0.05)
+
+
 def test_jobs_that_count_different_things_are_not_averaged() -> None:
     jobs = [record(0, energies(1.0, valid())), record(1, energies(2.0, valid(), scope="module"))]
     cell = energy_cells(summarise(jobs), {"cell-0": ("device",)})[0]
@@ -265,6 +285,22 @@ def test_a_counter_becomes_power_also_where_it_wraps(tmp_path: Path, wrap: float
     write_sensors(tmp_path, [counter(wrap=wrap)], [gpu()], lambda _n, at: (90_000 + 250 * at) % (wrap or 1e9))
     (line,) = power_trace(record(0, energies(1.0, valid())), tmp_path).lines
     assert line.mean_w == pytest.approx(np.full(line.mean_w.size, 250.0))
+
+
+@pytest.mark.parametrize("kind", [gauge, counter])
+def test_a_file_that_changes_while_it_is_read_gives_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    write_sensors(tmp_path, [kind()], [gpu()], lambda _n, at: 250 * at)
+    samples = NodeSensors.samples
+
+    def then_emptied(node: NodeSensors) -> Any:
+        yield from samples(node)
+        for path in tmp_path.glob("power-*"):
+            path.write_bytes(POWER_MAGIC)
+
+    monkeypatch.setattr(NodeSensors, "samples", then_emptied)
+    assert power_trace(record(0, energies(1.0, valid())), tmp_path).lines == ()
 
 
 def test_a_long_trace_is_reduced_with_its_extremes(tmp_path: Path) -> None:

@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 from conftest import HANG_S, until
+from planted import HARMLESS_VARIABLES
 from steelyard import hostinfo
 from steelyard.contracts.base import from_json_object, to_json_object
 from steelyard.contracts.observe import Environment
-from steelyard.worker.measure import numa, software, vendor
+from steelyard.redact import MARK
+from steelyard.worker.measure import numa, vendor
 from steelyard.worker.measure.environment import MAX_FACTS, MAX_LENGTH, bounded, environment
 from steelyard.worker.measure.host import container_facts, filesystem_facts, host_facts
-from steelyard.worker.measure.software import git_facts, looks_secret, variable_facts
+from steelyard.worker.measure.software import variable_facts
 from steelyard.worker.measure.vendor import NVIDIA_FIELDS, NvidiaSmi, driver_facts, topology_facts
 
 ROOT = Path("/")
@@ -27,8 +29,7 @@ ROOT = Path("/")
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run does not wait long for git and nvidia-smi. A test does: the machine may be busy."""
-    monkeypatch.setattr(software, "GIT_LIMIT_S", HANG_S)
+    """A run does not wait long for nvidia-smi. A test does: the machine may be busy."""
     monkeypatch.setattr(vendor, "KILL_WAIT_S", HANG_S)
 
 
@@ -246,14 +247,33 @@ DROPPED = {
     "NCCL_Y": "a=1;password=hunter2",
     "TORCH_Z": "ghp_" + "a" * 36,
     "TORCH_J": "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.x.y",
-    "NCCL_W": "-----BEGIN RSA",
+    "NCCL_W": "-----BEGIN RSA PRIVATE KEY-----",
 }
 
 
 def test_no_secret_is_recorded() -> None:
-    assert variable_facts(KEPT | DROPPED) == {f"env.{name}": value for name, value in KEPT.items()}
-    assert looks_secret("TORCH_HOME", "https://me:hunter2@host/cache")
-    assert not looks_secret("TORCH_HOME", "https://host/a@b")
+    facts = variable_facts(KEPT | DROPPED)
+    assert {name: value for name, value in facts.items() if MARK not in value} == {
+        f"env.{name}": value for name, value in KEPT.items()
+    }
+    assert facts["env.TORCH_HOME"] == f"https://{MARK}@host/cache"
+    assert facts["env.UCX_PASSWORD"] == MARK
+    assert variable_facts({"TORCH_HOME": "https://host/a@b"}) == {"env.TORCH_HOME": "https://host/a@b"}
+
+
+def test_names_are_exact() -> None:
+    """A beginning such as GPU_ or FABRIC_ belongs to nobody."""
+    assert variable_facts({"FABRIC_PASS": "hunter", "GPU_PW": "hunter", "AMD_X": "1", "TORCH_ANY": "1"}) == {}
+    odd = {"UCX_ANY": "aB3dE6gH9jK2mN5pQ8sT1", "OMPI_MCA_x": "0123456789abcdef0123-45", "NCCL_MASK": "0x" + "f0" * 16}
+    assert variable_facts(odd) == {
+        "env.UCX_ANY": MARK, "env.OMPI_MCA_x": MARK, "env.NCCL_MASK": odd["NCCL_MASK"],
+    }  # fmt: skip
+
+
+def test_variables_that_matter_for_performance_are_kept() -> None:
+    assert len(HARMLESS_VARIABLES) >= 200
+    facts = variable_facts(HARMLESS_VARIABLES)
+    assert facts == {f"env.{name}": value for name, value in HARMLESS_VARIABLES.items()}
 
 
 def test_no_secret_of_this_process_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,31 +282,6 @@ def test_no_secret_of_this_process_is_recorded(monkeypatch: pytest.MonkeyPatch) 
     text = json.dumps(environment("sim", "t").facts)
     assert "hunter2" not in text
     assert "ghp_" not in text
-
-
-def test_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert git_facts(tmp_path) == {}
-
-    def git(*words: str) -> None:
-        names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", "-C", str(tmp_path), *names, *words], check=True, capture_output=True)
-
-    git("init")
-    assert git_facts(tmp_path) == {}
-    plant(tmp_path, {"model.py": "1"})
-    git("add", ".")
-    git("commit", "-m", "one")
-    facts = git_facts(tmp_path)
-    assert (len(facts["git.commit"]), facts["git.dirty"]) == (40, "no")
-    plant(tmp_path, {"model.py": "2", "untracked": ""})
-    assert git_facts(tmp_path)["git.dirty"] == "yes: 1 files"
-    # A repository's configuration may name programs: none of them is run to look for changes.
-    git("config", "filter.x.clean", f"touch {tmp_path / 'ran'}; cat")
-    (tmp_path / ".git/info/attributes").write_text("* filter=x\n")
-    assert "git.dirty" not in git_facts(tmp_path)
-    assert not (tmp_path / "ran").exists()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_facts(tmp_path) == {}
 
 
 def fake_smi(folder: Path, query: str, topology: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,26 +401,51 @@ def test_cpus_beside_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     root = two_sockets(tmp_path)
     may_use(set(range(8)), monkeypatch)
     for spelling in ("0000:65:00.0", "00000000:65:00.0", "65:00.0"):
-        assert numa.cpus_beside(spelling, 0, 1, root) == {4, 5, 6, 7}
-    assert numa.cpus_beside("0000:66:00.0", 0, 1, root) is None
-    assert numa.cpus_beside("0000:99:00.0", 0, 1, root) is None
-    assert numa.cpus_beside("nonsense", 0, 1, root) is None
+        assert numa.cpus_beside(spelling, 0, 1, root).cpus == {4, 5, 6, 7}
+    assert not numa.cpus_beside("0000:66:00.0", 0, 1, root).cpus
+    assert not numa.cpus_beside("0000:99:00.0", 0, 1, root).cpus
+    assert not numa.cpus_beside("nonsense", 0, 1, root).cpus
     may_use({0, 1, 6}, monkeypatch)
-    assert numa.cpus_beside("0000:65:00.0", 0, 1, root) == {6}
+    assert numa.cpus_beside("0000:65:00.0", 0, 1, root).cpus == {6}
     may_use({0, 1}, monkeypatch)
-    assert numa.cpus_beside("0000:65:00.0", 0, 1, root) is None
+    assert not numa.cpus_beside("0000:65:00.0", 0, 1, root).cpus
+
+
+def test_accelerators_are_bound_unless_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = two_sockets(tmp_path)
+
+    def choice(asked: bool | None, address: str | None = "0000:65:00.0", *, accelerator: bool = True) -> str:
+        return str(numa.choose(asked, address, 0, 2, accelerator=accelerator, root=root))
+
+    may_use(set(range(8)), monkeypatch)
+    assert numa.choose(None, "0000:65:00.0", 0, 1, accelerator=True, root=root).cpus == {4, 5, 6, 7}
+    assert choice(None) == choice(True) == "node 1"
+    assert choice(False) == "no (switched off)"
+    assert choice(None, None) == choice(True, None) == "no (the PCI address of the device is unknown)"
+    assert choice(None, "0000:66:00.0") == "no (the NUMA node of the device is unknown)"
+    assert choice(None, None, accelerator=False) == "no (a run on the CPU is bound only on request)"
+    assert choice(True, None, accelerator=False) == "node 0"
+    # A job with scattered CPUs is not forced onto the few near its device, unless it asks for that.
+    may_use({0, 1, 2, 6}, monkeypatch)
+    assert choice(None) == "no (only 1 of 4 usable CPUs are near the device)"
+    assert choice(True) == "node 1"
+    may_use({0, 1}, monkeypatch)
+    assert choice(None) == choice(True) == "no (no usable CPU is near the device)"
+    (tmp_path / "one").mkdir()
+    found = numa.choose(None, "0000:65:00.0", 0, 1, accelerator=True, root=tmp_path / "one")
+    assert str(found) == "no (the machine does not have several NUMA nodes)"
 
 
 def test_ranks_without_a_device_are_dealt_over_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = two_sockets(tmp_path)
     may_use(set(range(8)), monkeypatch)
     low, high = {0, 1, 2, 3}, {4, 5, 6, 7}
-    assert [numa.cpus_beside(None, rank, 4, root) for rank in range(4)] == [low, low, high, high]
-    assert [numa.cpus_beside(None, rank, 3, root) for rank in range(3)] == [low, low, high]
-    assert [numa.cpus_beside(None, rank, 2, root) for rank in range(2)] == [low, high]
+    assert [numa.cpus_beside(None, rank, 4, root).cpus for rank in range(4)] == [low, low, high, high]
+    assert [numa.cpus_beside(None, rank, 3, root).cpus for rank in range(3)] == [low, low, high]
+    assert [numa.cpus_beside(None, rank, 2, root).cpus for rank in range(2)] == [low, high]
     may_use(high, monkeypatch)
-    assert numa.cpus_beside(None, 0, 2, root) is None
-    assert numa.cpus_beside(None, 0, 2, tmp_path / "nothing") is None
+    assert not numa.cpus_beside(None, 0, 2, root).cpus
+    assert not numa.cpus_beside(None, 0, 2, tmp_path / "nothing").cpus
 
 
 def test_four_superchips_with_36_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,10 +460,10 @@ def test_four_superchips_with_36_nodes(tmp_path: Path, monkeypatch: pytest.Monke
     plant(tmp_path, {"bus/pci/devices/0009:01:00.0/numa_node": "1", "bus/pci/devices/0019:01:00.0/numa_node": "12"})
     plant(tmp_path, {"bus/pci/devices/0029:01:00.0/numa_node": "20"})
     may_use(set().union(*cpus.values()), monkeypatch)
-    assert [numa.cpus_beside(None, rank, 4, tmp_path) for rank in range(4)] == list(cpus.values())
-    assert numa.cpus_beside("0009:01:00.0", 0, 4, tmp_path) == cpus[1]
-    assert numa.cpus_beside("0019:01:00.0", 0, 4, tmp_path) == cpus[1]
-    assert numa.cpus_beside("0029:01:00.0", 0, 4, tmp_path) is None
+    assert [numa.cpus_beside(None, rank, 4, tmp_path).cpus for rank in range(4)] == list(cpus.values())
+    assert numa.cpus_beside("0009:01:00.0", 0, 4, tmp_path).cpus == cpus[1]
+    assert numa.cpus_beside("0019:01:00.0", 0, 4, tmp_path).cpus == cpus[1]
+    assert not numa.cpus_beside("0029:01:00.0", 0, 4, tmp_path).cpus
 
 
 def test_bind_takes_every_thread_along() -> None:

@@ -23,7 +23,7 @@ from steelyard.contracts.spec import Budget, Data, Energy, Loader, Quality, RunS
 from steelyard.inputs.command import extend, join, run_again
 from steelyard.inputs.study import cell_name, single_run
 from steelyard.results.store import ResultFolder
-from steelyard.rules.rule import check, rule
+from steelyard.rules.rule import Example, check, rule
 from steelyard.rules.table.row import Pair
 from steelyard.terminal.console import _folded
 from steelyard.terminal.findings import command_line, finding_lines, merged, tally_lines
@@ -65,6 +65,8 @@ def parsed(command: str) -> list[argparse.Namespace]:
         {"workload": "tiny", "mode": "load", "loader": Loader(place="host", workers=2)},
         {"workload": "tiny", "mode": "load", "loader": Loader(place="host")},
         {"workload": "tiny", "loader": Loader(place="host", workers=2, pin_memory=True, prefetch=4)},
+        {"workload": "tiny", "numa": False, "preset": "tuned", "cudnn_benchmark": False, "optimizer_kernel": "foreach"},
+        {"workload": "tiny", "loader": Loader(place="host", pin_memory=False), "attention": "math", "numa": True},
         {"workload": "tiny", "epoch_samples": 64, "budget": Budget(epochs=3), "last_batch": "pad"},
     ],
     ids=str,
@@ -152,6 +154,35 @@ def test_the_epochs_of_a_study_are_raised_in_its_file(sound: dict[str, Any], wor
     (found,) = tried(made, made.bad, sound)
     assert shlex.split(found.command)[1:2] == ([verb] if verb else [])
     assert ("raise run.budget.epochs in the study's file" in found.fix) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "numa", "most"),
+    [([], "2", 1), ([], "", 0), ([32, 32], "2", None), ([16, 12], "2", 2)],
+    ids=["four ranks on a NUMA node", "NUMA nodes unknown", "enough on each node", "too few on one node"],
+)
+def test_ranks_that_share_cpus(sound: dict[str, Any], cpus: list[int], numa: str, most: int | None) -> None:
+    facts = {"cpu.usable": "8", "numa.nodes_with_cpus": numa}
+    sound["spec"] |= {"workload": "tiny", "ranks": 8, "loader": {"place": "host", "workers": 4}}
+    sound["environment"]["facts"] |= facts
+    sound["settings"] = {"values": {**IN_EFFECT, "numa_bound": "node 0"}}
+    sound["load"] = [{"node": f"n{number}", "cpus": count} for number, count in enumerate(cpus)]
+    made = rule("SY602")
+    found = tried(made, Example("", ""), sound)
+    assert [f"use at most {most} loader" in entry.fix for entry in found] == [True] * (most is not None)
+
+
+@pytest.mark.parametrize(("device", "words"), [("cuda", ["--kv-cache", "--graphs"]), ("cpu", ["--batch"])])
+def test_generation_that_waits_for_its_host_is_run_with_graphs(
+    sound: dict[str, Any], device: str, words: list[str]
+) -> None:
+    sound["spec"] |= {"workload": "gpt", "mode": "generate", "epoch_samples": None, "budget": {}}
+    sound["environment"] |= {"device": device}
+    made = rule("SY611")
+    (found,) = tried(made, made.bad, sound)
+    parsed(found.command)
+    assert all(word in found.command for word in words)
+    assert ("--graphs" in found.command) == (device == "cuda")
 
 
 def test_a_diverged_training_is_run_again_with_a_smaller_learning_rate(sound: dict[str, Any]) -> None:
@@ -347,3 +378,13 @@ def test_a_long_command_is_broken_as_a_shell_reads_it() -> None:
     assert all(line.endswith(" \\") for line in folded.splitlines()[:-1])
     assert shlex.split(folded.replace("\\\n", "")) == shlex.split(command)
     assert "\\" not in _folded("next: give another folder " * 5, 60)
+
+
+def test_a_study_file_and_uncollected_runs_lead_to_their_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "batches.toml", "--results", str(tmp_path)]) == 2
+    assert "next: steelyard study batches.toml" in capsys.readouterr().err
+    (tmp_path / "campaigns" / "batches").mkdir(parents=True)
+    assert main(["show", "--results", str(tmp_path)]) == 2
+    assert "next: steelyard status" in capsys.readouterr().err

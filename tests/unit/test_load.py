@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from conftest import make_spec
 from steelyard import hostload
 from steelyard.contracts import energy, observe
 from steelyard.contracts.base import from_json_object, to_json_object
+from steelyard.contracts.conditions import COLUMNS, Readable
 from steelyard.contracts.observe import LoadCounters
 from steelyard.contracts.record import HostLoad, LoadShares
 from steelyard.derive.load import load_between
@@ -269,17 +272,20 @@ def test_a_simulated_run_does_not_depend_on_the_machine(simulate: Callable[[RunS
 
 
 @pytest.mark.parametrize(
-    ("conditions", "processes"),
-    [([(0.5, "1"), (5.0, "2")], 2), ([(0.5, "2"), (1.0, "1")], 1), ([(0.5, "2")], 2), ([(5.0, "0")], None),
-     ([(13.0, "3")], None), ([(5.0, "x"), (6.0, "9" * 50)], None), ([], None)],
+    ("readings", "processes"),
+    [([(0.5, 1.0), (5.0, 2.0)], 2), ([(0.5, 2.0), (0.9, 1.0)], 1), ([(0.5, 2.0)], 2), ([(5.0, 0.0)], None),
+     ([(13.0, 3.0)], None), ([(5.0, math.nan), (6.0, math.inf)], None), ([], None)],
 )  # fmt: skip
-def test_processes_on_the_device(tmp_path: Path, conditions: list[tuple[float, str]], processes: int | None) -> None:
+def test_processes_on_the_device(tmp_path: Path, readings: list[tuple[float, float]], processes: int | None) -> None:
     sampler = energy.Sampler(node="n1", process=0, period_s=0.1, clock="CLOCK_MONOTONIC", zero_s=100.0)
-    lines = [{"kind": "sampler", **to_json_object(sampler)}]
-    for at_s, count in conditions:
-        said = energy.Condition(at_s=100.0 + at_s, facts={"gpu0.processes": count, "gpu0.clocks_held_by": "nothing"})
-        lines.append({"kind": "condition", **to_json_object(said)})
+    device = Readable(domain="gpu0", backend="nvml", sources={"processes": "a call"}, unknown={})
+    lines = [{"kind": "sampler", **to_json_object(sampler)}, {"kind": "conditions", **to_json_object(device)}]
     (tmp_path / "sensors-00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with (tmp_path / "conditions-00000.bin").open("wb") as file:
+        file.write(energy.CONDITIONS.magic)
+        for at_s, count in readings:
+            row = [at_s if name == "time_s" else count if name == "processes" else math.nan for name in COLUMNS]
+            energy.write_power_chunk(file, 0, np.array([row]).T, energy.CONDITIONS)
     record = derived(tmp_path, make_spec(workload="tiny", device="cuda"), [three("n1", 1.0)])
     assert record.load[0].device_processes == processes
     assert any(one.code == "SY610" for one in record.findings) == (processes == 2)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import hostile
 from sample_page import DEVICES, findings, full_page, poisoned, run_table, runs_of, scaling_table
 from steelyard.errors import InputError
-from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
+from steelyard.report.page import Cell, Column, Page, Prose, Section, Table, with_note
 from steelyard.report.render import draw
 from steelyard.report.render.csv_table import csv_table, inert, table_object
 from steelyard.report.render.html import html
@@ -146,7 +146,7 @@ def test_headers_have_scope() -> None:
 
 def test_tables_pictures_and_raw_data_are_inside() -> None:
     payloads = dict(re.findall(r'<script type="text/plain" id="(payload-\d+)">([^<]*)</script>', WHOLE))
-    buttons = {found["data-name"]: found["data-from"] for tag, found in SEEN.attributes if tag == "button"}
+    buttons = {found["data-name"]: found["data-from"] for tag, found in SEEN.attributes if "data-name" in found}
     inside = {name: gzip.decompress(base64.b64decode(payloads[place])) for name, place in buttons.items()}
     assert inside["records.json"] == PAGE.downloads["records.json"]
     assert inside["scaling.csv"].decode() == csv_table(scaling_table())
@@ -191,8 +191,8 @@ def test_csv_has_values_ends_runs_codes_and_remarks() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_table(scaling_table()))))
     assert list(rows[0]) == [
         "devices", "jobs", "throughput (images/s)", "throughput (images/s) low", "throughput (images/s) high",
-        "efficiency (%)", "efficiency (%) low", "efficiency (%) high", "against the fit (%)", "runs", "findings",
-        "remarks",
+        "efficiency (%)", "efficiency (%) low", "efficiency (%) high", "against the fit (%)", "reliability",
+        "runs", "findings", "remarks",
     ]  # fmt: skip
     assert float(rows[0]["throughput (images/s)"]) == scaling_table().rows[0][2].value
     assert rows[0]["against the fit (%)"] == ""
@@ -228,9 +228,18 @@ def test_no_number_is_no_number() -> None:
 def test_markdown_table() -> None:
     lines = markdown_table(scaling_table()).splitlines()
     assert lines[0] == "**Throughput and efficiency by devices**"
-    assert lines[2] == "| devices | jobs | throughput (images/s) | efficiency (%) | against the fit (%) | findings |"
-    assert lines[3] == "| ---: | ---: | ---: | ---: | ---: | --- |"
-    assert lines[8] == r"| 16 | 5 | 5,326.3 \[5,273.1, 5,379.6\] | 81.8 | -0.3 | SY301 |"
+    names = (
+        "devices",
+        "jobs",
+        "throughput (images/s)",
+        "efficiency (%)",
+        "against the fit (%)",
+        "reliability",
+        "findings",
+    )
+    assert lines[2] == f"| {' | '.join(names)} |"
+    assert lines[3] == "| ---: | ---: | ---: | ---: | ---: | --- | --- |"
+    assert lines[8] == r"| 16 | 5 | 5,326.3 \[5,273.1, 5,379.6\] | 81.8 | -0.3 | unreliable | SY301 |"
     assert lines[-1].startswith("- \\[ \\] = 95 %")
 
 
@@ -251,11 +260,12 @@ def test_pictures_are_linked_where_they_have_a_file() -> None:
 @pytest.mark.parametrize(
     ("text", "made"),
     [
-        ("50 % & more_", r"50 \% \& more\_"), (r"\write18{x}", r"\textbackslash{}write18\{x\}"),
+        ("50 % & more_", r"\mbox{50 \%} \& more\_"), (r"\write18{x}", r"\textbackslash{}write18\{x\}"),
         ("--json", "-{}-json"),
         ("\u00e9\u00ef\u0142\u010d", r"\'{e}\"{\i}\l{}\v{c}"),
-        ("5 \u00b5s \u00b1 2", r"5 \ensuremath{\mu}s \ensuremath{\pm} 2"), ("\u4e2d", "{[}U+4E2D{]}"),
+        ("5 \u00b5s \u00b1 2", r"\mbox{5 \ensuremath{\mu}s} \ensuremath{\pm} 2"), ("\u4e2d", "{[}U+4E2D{]}"),
         ("\u2126 \ufb01", r"\ensuremath{\Omega} fi"), ("a\u202eb", r"a\textbackslash{}u202eb"),
+        ("1.5 [1.4, 1.6] device-hours of v2 s", r"1.5 {[}1.4, \mbox{1.6{]} device-hours} of v2 s"),
         ("[x]*", "{[}x{]}{*}"), ('"', r"{\char34}"),
     ],
 )  # fmt: skip
@@ -266,7 +276,8 @@ def test_text_for_tex(text: str, made: str) -> None:
 def test_latex_table_stands_alone() -> None:
     made = latex_table(scaling_table())
     assert made.startswith("\\begin{table}[htbp]\n\\centering\n\\caption{Throughput and efficiency by devices}")
-    assert r"16 & 5 & 5,326.3 {[}5,273.1, 5,379.6{]} & 81.8 & \ensuremath{-}0.3 & SY301 \\" in made
+    row = r"16 & 5 & 5,326.3 {[}5,273.1, 5,379.6{]} & 81.8 & \ensuremath{-}0.3 & unreliable & SY301 \\"
+    assert row in made.replace(r"\allowbreak{}", "")
     assert latex_table(run_table(60)).count(r"\begin{longtable}") == 1
     assert hostile.foreign_commands(made) == []
 
@@ -342,3 +353,12 @@ def test_texts_that_nobody_thought_of_are_inert(words: str) -> None:
 def test_pictures_cannot_run() -> None:
     page = poisoned(PAGE, "</svg><script>x</script>")
     assert Seen(html(page)).tags == Seen(html(poisoned(PAGE, "x" * 20))).tags
+
+
+def test_a_note_is_on_every_table_of_results_and_on_no_other() -> None:
+    results = Table("rates", "Rates", (Column("rate"),), ((Cell("1", 1, runs=("r",)),),), ("first",))
+    facts = Table("facts", "Facts", (Column("fact"),), ((Cell("x", "x"),),))
+    section = Section("s", "S", blocks=(results, facts, Prose(("text",))))
+    (noted,) = with_note([section], "preset: tuned")
+    assert [getattr(block, "notes", None) for block in noted.blocks] == [("first", "preset: tuned"), (), None]
+    assert with_note([section], "") == (section,)

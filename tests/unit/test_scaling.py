@@ -23,7 +23,8 @@ from steelyard.derive.record import derive
 from steelyard.errors import InputError
 from steelyard.results.store import RAW, ResultFolder, record_text
 from steelyard.rules.rule import check, rule
-from steelyard.rules.scaling.curves import curves, kind_of
+from steelyard.rules.scaling.curves import curves
+from steelyard.rules.table.batches import kind_of
 from steelyard.rules.table.row import Row, RowTable
 from steelyard.stats.quotient import Estimate, Quotient, change
 from steelyard.stats.ratio import compare_means

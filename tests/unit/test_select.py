@@ -59,7 +59,7 @@ def folder(simulate: Simulate, tmp_path: Path) -> ResultFolder:
         ("sweep:batch=8", ["sim-8-bf16", "sim-8-fp32"]),
         ("sweep:batch_per_device=8, precision=BF16", ["sim-8-bf16"]),
         ("sweep:sim.step_time_s=2e-2,batch=32.0", ["sim-32-bf16", "sim-32-fp32"]),
-        ("sweep:numa=false,batch=8,precision=fp32", ["sim-8-fp32"]),
+        ("sweep:deterministic=false,batch=8,precision=fp32", ["sim-8-fp32"]),
         ("plain:devices=1", ["sim-1"]),
         ("sim-1-r0001", ["sim-1"]),
     ],

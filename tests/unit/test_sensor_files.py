@@ -530,6 +530,18 @@ def test_partitions_of_a_card_are_counted_once(
     assert {channel.domain for channel in open_amd(tmp_path, ("3",)).channels} == {"amd0"}
 
 
+def test_partitions_of_an_mi300a_are_devices_of_its_module(tmp_path: Path, fake: Callable[[str, str], Any]) -> None:
+    asic = {"market_name": "AMD Instinct MI300A", "device_id": 0x74A0}
+    parts = [die(0, 1_000_000, NEW, asic) | {"bdf": f"0000:c1:00.{number}"} for number in range(6)]
+    fake("amdsmi", AMDSMI).STATE["dies"] = parts
+    found = open_amd(tmp_path, ())
+    assert parents(found) == {"module0": None} | {f"amd0.die{number}": "module0" for number in range(6)}
+    assert {domain.scope for domain in found.domains if domain.parent} == {"device"}
+    assert {channel.domain for channel in found.channels} == {"module0"}
+    chosen = cover({domain.name: domain for domain in found.domains}, {"module0"}, on_cpu=False)
+    assert (chosen.counted, chosen.unread) == (["module0"], [])
+
+
 def test_rocm_counts_by_the_drivers_order(tmp_path: Path, fake: Callable[[str, str], Any]) -> None:
     fake("amdsmi", AMDSMI).STATE["dies"] = [die(number, 1_000_000 * (number + 1), NEW, MI300) for number in range(3)]
     nodes = "sys/class/kfd/kfd/topology/nodes"
@@ -701,7 +713,7 @@ def test_together_on_one_node(tmp_path: Path) -> None:
 
 def survey_answer(**more: Any) -> dict[str, Any]:
     """The answer of a node without any sensor."""
-    none = {"backends": ["rapl"], "domains": [], "channels": [], "missing": []}
+    none = {"backends": ["rapl"], "domains": [], "channels": [], "states": [], "missing": []}
     return none | {"powercap": False, "perf_events": [], "cray_counters": []} | more
 
 

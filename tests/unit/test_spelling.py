@@ -127,8 +127,9 @@ def test_every_synonym_names_a_field() -> None:
 
 
 def test_every_option_of_a_setting_exists(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["run", "--help"])
+    for verb in ("run", "wrap"):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     paths = [".".join((*path, name)) for path, names in tables_of(RunSpec).items() for name in names]
     named = {option_of(path) for path in paths}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from conftest import make_spec
 from steelyard.cli.arguments import assignment
 from steelyard.numbers import change, short
-from steelyard.terminal.text import natural_order, number, seconds, table
+from steelyard.terminal.text import natural_order, number, seconds, spec_notes, table, tuned_note
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,16 @@ def test_number(value: float, text: str) -> None:
 )
 def test_seconds(value: float, text: str) -> None:
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("presets", "note"),
+    [([], ""), (["plain", "plain"], ""), (["tuned"], "preset: tuned"), (["tuned", "plain"], "")],
+)
+def test_a_table_says_that_runs_are_tuned(presets: list[Any], note: str) -> None:
+    specs = [make_spec(preset=preset) for preset in presets]
+    assert tuned_note(specs) == note
+    assert spec_notes(specs) == ([note] if note else [])
 
 
 def test_table_puts_numbers_to_the_right() -> None:

@@ -41,7 +41,18 @@ class Device:
     """Period of the power readings, window of an instant reading, and window of an average reading."""
     gain: float = 1.0
     limit_w: float = 400.0
-    reasons: int = 0
+    default_limit_w: float = 400.0
+    changed_s: float | None = None
+    """When the second of the following pairs begins to hold."""
+    reasons: int | tuple[int, int] = 0
+    clock_mhz: int | tuple[int, int] = 1980
+    corrected: int | tuple[int, int] = 0
+    """ECC errors since the driver was loaded."""
+    uncorrected: int | tuple[int, int] = 0
+    memory_clock_mhz: int = 2619
+    highest_clock_mhz: int = 1980
+    temperature_c: int = 55
+    memory_temperature_c: int = 61
     processes: int = 0
     """Processes that compute on it."""
     module_power_w: Points = ()
@@ -151,7 +162,11 @@ def _facts(device: Device) -> list[str]:
         "sensor {!r} {!r} {!r}".format(*device.sensor_s),
         f"gain {device.gain!r}",
         f"limit {device.limit_w!r} {device.module_limit_w!r}",
-        f"reasons {device.reasons}",
+        f"default_limit {device.default_limit_w!r}",
+        f"reasons {_pair(device.reasons)}",
+        f"clocks {_pair(device.clock_mhz)} {device.memory_clock_mhz} {device.highest_clock_mhz}",
+        f"temperatures {device.temperature_c} {device.memory_temperature_c}",
+        f"ecc {_pair(device.corrected)} {_pair(device.uncorrected)}",
         f"processes {device.processes}",
         f"c2c {int(device.c2c)}",
         f"total_is_module {int(device.total_is_module)}",
@@ -161,6 +176,7 @@ def _facts(device: Device) -> list[str]:
         "module_power": _points(device.module_power_w) or None,
         "cpus": "{} {}".format(*device.cpus) if device.cpus else None,
         "mig": " ".join(device.mig) or None,
+        "changed": device.changed_s,
         "lost": device.lost_s,
         "stuck": device.stuck_s,
     }
@@ -168,6 +184,10 @@ def _facts(device: Device) -> list[str]:
     facts += [f"error {call} {code} {from_s!r}" for call, code, from_s in device.errors]
     facts += [f"block {call} {hold_s!r} {from_s!r}" for call, hold_s, from_s in device.blocks]
     return facts
+
+
+def _pair(value: int | tuple[int, int]) -> str:
+    return "{} {}".format(*(value if isinstance(value, tuple) else (value, value)))
 
 
 def _points(points: Points) -> str:

@@ -24,7 +24,7 @@
 
 enum { DEVICES = 64, POINTS = 256, INSTANCES = 7, RULES = 32, WORD = 96, LINE = 16384 };
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, LOST = 15 };
-enum { FIELD_AVERAGE = 185, FIELD_INSTANT = 186, FIELD_LIMIT = 190, FIELD_ENERGY = 191 };
+enum { FIELD_MEMORY_TEMPERATURE = 82, FIELD_AVERAGE = 185, FIELD_INSTANT = 186, FIELD_LIMIT = 190, FIELD_ENERGY = 191 };
 enum { TYPE_UNSIGNED = 1, TYPE_UNSIGNED_LONG_LONG = 3 };
 
 /* Power over time: straight lines between points; the last value stays. Two points at one time make a step. */
@@ -54,7 +54,9 @@ struct device {
     char name[WORD];
     int present, major, minor, instances, c2c, total_is_module, first_cpu, last_cpu, rules, processes;
     double tick_s, period_s, seen_s, average_s, gain, offset_j, module_offset_j, lost_s, stuck_s, limit_w, module_limit_w;
-    unsigned long long reasons;
+    double changed_s, default_limit_w;
+    unsigned long long reasons[2], corrected[2], uncorrected[2]; /* before and from changed_s on */
+    int clock_mhz[2], memory_clock_mhz, highest_clock_mhz, temperature_c, memory_temperature_c;
     struct profile gpu, module;
     struct rule rule[RULES];
 };
@@ -158,7 +160,12 @@ static void set(struct device *d, const char *key, char *words) {
     else if (!strcmp(key, "gain")) d->gain = atof(words);
     else if (!strcmp(key, "offset")) sscanf(words, "%lf %lf", &d->offset_j, &d->module_offset_j);
     else if (!strcmp(key, "limit")) sscanf(words, "%lf %lf", &d->limit_w, &d->module_limit_w);
-    else if (!strcmp(key, "reasons")) d->reasons = strtoull(words, NULL, 0);
+    else if (!strcmp(key, "reasons")) sscanf(words, "%llu %llu", &d->reasons[0], &d->reasons[1]);
+    else if (!strcmp(key, "changed")) d->changed_s = atof(words);
+    else if (!strcmp(key, "clocks")) sscanf(words, "%d %d %d %d", &d->clock_mhz[0], &d->clock_mhz[1], &d->memory_clock_mhz, &d->highest_clock_mhz);
+    else if (!strcmp(key, "temperatures")) sscanf(words, "%d %d", &d->temperature_c, &d->memory_temperature_c);
+    else if (!strcmp(key, "ecc")) sscanf(words, "%llu %llu %llu %llu", &d->corrected[0], &d->corrected[1], &d->uncorrected[0], &d->uncorrected[1]);
+    else if (!strcmp(key, "default_limit")) d->default_limit_w = atof(words);
     else if (!strcmp(key, "processes")) d->processes = atoi(words);
     else if (!strcmp(key, "c2c")) d->c2c = atoi(words);
     else if (!strcmp(key, "cpus")) sscanf(words, "%d %d", &d->first_cpu, &d->last_cpu);
@@ -189,7 +196,7 @@ static void begin(struct device *d, int number) {
     d->tick_s = d->period_s = 0.1;
     d->seen_s = 0.025;
     d->average_s = 1;
-    d->lost_s = d->stuck_s = INFINITY;
+    d->lost_s = d->stuck_s = d->changed_s = INFINITY;
     d->last_cpu = -1;
     snprintf(d->self.uuid, WORD, "GPU-%08x-0000-0000-0000-000000000000", number);
     snprintf(d->name, WORD, "Fake GPU");
@@ -410,12 +417,66 @@ int nvmlDeviceGetPowerManagementLimit(struct handle *h, unsigned int *limit_mw) 
     return limit(h, "management", limit_mw);
 }
 
+int nvmlDeviceGetPowerManagementDefaultLimit(struct handle *h, unsigned int *limit_mw) {
+    const struct device *d;
+    int code = whole(h, "default_limit", &d);
+    if (code)
+        return code;
+    *limit_mw = (unsigned int)(1e3 * d->default_limit_w);
+    return d->default_limit_w > 0 ? SUCCESS : NOT_SUPPORTED;
+}
+
+static int now(const struct device *d) {
+    return now_s() >= d->changed_s;
+}
+
+/* Before driver 535 the call had another name. */
+#ifdef OLD_DRIVER
+int nvmlDeviceGetCurrentClocksThrottleReasons(struct handle *h, unsigned long long *reasons) {
+#else
 int nvmlDeviceGetCurrentClocksEventReasons(struct handle *h, unsigned long long *reasons) {
+#endif
     const struct device *d;
     int code = whole(h, "reasons", &d);
     if (code)
         return code;
-    *reasons = d->reasons;
+    *reasons = d->reasons[now(d)];
+    return SUCCESS;
+}
+
+static int positive(int code, int value, unsigned int *to) {
+    if (code)
+        return code;
+    *to = (unsigned int)value;
+    return value > 0 ? SUCCESS : NOT_SUPPORTED;
+}
+
+/* Clock 1 is that of the multiprocessors, 2 that of the memory. */
+int nvmlDeviceGetClockInfo(struct handle *h, unsigned int clock, unsigned int *mhz) {
+    const struct device *d;
+    int code = whole(h, "clock", &d);
+    return positive(code, code ? 0 : clock == 1 ? d->clock_mhz[now(d)] : clock == 2 ? d->memory_clock_mhz : 0, mhz);
+}
+
+int nvmlDeviceGetMaxClockInfo(struct handle *h, unsigned int clock, unsigned int *mhz) {
+    const struct device *d;
+    int code = whole(h, "highest_clock", &d);
+    return positive(code, code || clock != 1 ? 0 : d->highest_clock_mhz, mhz);
+}
+
+int nvmlDeviceGetTemperature(struct handle *h, unsigned int sensor, unsigned int *celsius) {
+    const struct device *d;
+    int code = whole(h, "temperature", &d);
+    return positive(code, code || sensor ? 0 : d->temperature_c, celsius);
+}
+
+/* Kind 0 are corrected errors, 1 uncorrected ones; counter 0 are those since the driver was loaded. */
+int nvmlDeviceGetTotalEccErrors(struct handle *h, unsigned int kind, unsigned int counter, unsigned long long *errors) {
+    const struct device *d;
+    int code = whole(h, "ecc", &d);
+    if (code)
+        return code;
+    *errors = counter ? 1000000 : kind ? d->uncorrected[now(d)] : d->corrected[now(d)];
     return SUCCESS;
 }
 
@@ -460,6 +521,14 @@ static void read_field(const struct handle *h, struct field *f) {
     double limit_w;
     f->timestamp = (int64_t)(1e6 * now_s());
     f->latency_us = 0;
+    if (f->id == FIELD_MEMORY_TEMPERATURE) {
+        f->type = TYPE_UNSIGNED;
+        f->value.ull = 0;
+        f->code = (uint32_t)whole(h, "memory_temperature", &d);
+        if (!f->code)
+            f->code = (uint32_t)positive(SUCCESS, d->memory_temperature_c, &f->value.ui);
+        return;
+    }
     if (f->scope > 1 || f->id < FIELD_AVERAGE || f->id > FIELD_ENERGY || (kind == 3 && f->id != FIELD_LIMIT)) {
         f->code = INVALID_ARGUMENT;
         return;

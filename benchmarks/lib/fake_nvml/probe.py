@@ -5,6 +5,7 @@ The result is returned as plain values.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fake_nvml.build import set_clock
-from steelyard.worker.sensors.backend import ReadError, SensorsFound
-from steelyard.worker.sensors.nvml import conditions, open_nvml
+from steelyard.worker.sensors.backend import DeviceState, ReadError, SensorsFound
+from steelyard.worker.sensors.nvml import open_nvml
 
 Reading = dict[str, Any]
 """{"value": J or W} or {"code": ..., "reason": ...}; with "before_s" and "after_s" on CLOCK_MONOTONIC."""
@@ -43,7 +44,9 @@ class Question:
 
 
 def ask(question: Question, variables: dict[str, str]) -> dict[str, Any]:
-    """domains, channels, missing (as the contracts have them), readings (a dict of channels each time), conditions."""
+    """domains, channels, missing (as the contracts have them), readings (a dict of channels each time), and the
+    state of the devices: what can be read, and a dict of devices at the same times and at the end.
+    """
     return ask_all([question], variables)[0]
 
 
@@ -68,25 +71,40 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     root = Path(question["root"])
     begin_s = time.monotonic()
     found = open_nvml(root, question["devices"])
+    devices = found.states() if found.states is not None else []
     opened_s = time.monotonic() - begin_s
-    readings = []
+    readings, states = [], []
     for time_s in question["times_s"]:
         set_clock(Path(question["folder"]), time_s)
         readings.append(_read_all(found))
+        states.append(_read_states(devices))
     readings += [_read_all(found) for _ in range(question["rounds"])]
     if question["blocked"]:
         set_clock(Path(question["folder"]), question["blocked_at_s"])
         readings.append(_read_beside(found, question["blocked"]))
+    states.append(_read_states(devices))
     found.close()
     return {
         "domains": [asdict(domain) for domain in found.domains],
         "channels": [asdict(channel) for channel in found.channels],
         "missing": [asdict(missing) for missing in found.missing],
         "readings": readings,
-        "readable": found.read is not None,
+        "can_read": found.read is not None,
         "opened_s": opened_s,
-        "conditions": conditions(root, question["devices"]),
+        "readable": [asdict(state.contract) for state in devices],
+        "states": states,
     }
+
+
+def _read_states(devices: list[DeviceState]) -> dict[str, dict[str, float]]:
+    values: dict[str, dict[str, float]] = {}
+    for state in devices:
+        state.begin()
+        told = values[state.contract.domain] = {}
+        for column, read in state.reads.items():
+            with contextlib.suppress(ReadError):
+                told[column] = read()
+    return values
 
 
 def _read_all(found: SensorsFound, without: str = "") -> dict[str, Reading]:

@@ -23,7 +23,7 @@ from steelyard.stats.quotient import Estimate
 from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from steelyard.analysis.energy import CellEnergy
     from steelyard.analysis.ratios import Ratio
@@ -146,7 +146,8 @@ class Ranking:
         # The jobs of a site run through its scheduler, and no command of one run does that.
         if needed is None or any("--site" in cell.spec.study_arguments for cell in cells):
             return None
-        return join(*(run_again(cell.records[0].spec, repeats=max(1, needed - _jobs(cell))) for cell in cells)) or None
+        again = [(cell.records[0].spec, max(1, needed - _jobs(cell))) for cell in cells]
+        return join(*(run_again(spec, repeats=count) for spec, count in again)) or None
 
 
 def rank(
@@ -155,13 +156,15 @@ def rank(
     *,
     tariff: Tariff | None = None,
     energies: Sequence[CellEnergy] = (),
+    rows: Mapping[str, Row] | None = None,
 ) -> list[Ranking]:
     """Rank configurations, the largest group that does the same work first.
 
-    `tariff`: what the site charges, for `cost`; without it, cost is time on devices. `energies`: for `energy`.
+    `tariff`: what the site charges, for `cost`; without it, cost is time on devices. `energies`: for `energy`. `rows`:
+    those of the cells, if they are already made.
     """
     names = labels(cells)
-    rows = {cell.cell: row_of(cell) for cell in cells}
+    rows = {cell.cell: row_of(cell) if rows is None else rows[cell.cell] for cell in cells}
     scopes = {entry.cell.cell: entry.scope for entry in energies if entry.main.value is not None}
     found = []
     groups = _groups(cells, rows, scopes)
@@ -286,21 +289,14 @@ def _ended(cell: CellSummary) -> str:
 
 
 def _times(quantity: Quantity, factor: float, unit: str) -> Quantity:
-    interval = quantity.interval
-    if interval is not None:
-        high = None if interval.high is None else interval.high * factor
-        interval = replace(interval, low=interval.low * factor, high=high)
+    interval = quantity.interval.times(factor) if quantity.interval is not None else None
     assert quantity.value is not None
     return replace(quantity, value=quantity.value * factor, unit=unit, interval=interval)
 
 
 def _inverse(quantity: Quantity, factor: float, unit: str) -> Quantity:
     """Return a factor over a rate; an upper bound that is missing becomes a lower bound of zero."""
-    interval = quantity.interval
-    if interval is not None:
-        low = 0.0 if interval.high is None else factor / interval.high
-        high = factor / interval.low if interval.low > 0 else None
-        interval = replace(interval, low=low, high=high)
+    interval = quantity.interval.inverse(factor) if quantity.interval is not None else None
     assert quantity.value is not None
     return replace(quantity, value=factor / quantity.value, unit=unit, interval=interval)
 
@@ -462,8 +458,8 @@ def _against_best(entries: list[Ranked], rows: dict[str, Row], by: By) -> list[R
 
 
 def _ratio(a: Row, b: Row, metric: str, level: float) -> Ratio | None:
-    found = ratios(a, b, metric, RatioQuestion(level))
-    return next((ratio for ratio in found if ratio.scope == "job" and ratio.answer != "none"), None)
+    found = ratios(a, b, metric, RatioQuestion(level), only_job=True)
+    return next((ratio for ratio in found if ratio.answer != "none"), None)
 
 
 def _ends(ratio: Ratio | None) -> tuple[float | None, float | None]:

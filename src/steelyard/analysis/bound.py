@@ -1,4 +1,4 @@
-"""Whether a run waits for its data: as measured, and as predicted from the rates of pipeline and device."""
+"""What takes most of a run's time, as measured; and whether it will wait for its data, as predicted from two rates."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Quantity, RunRecord
 
 Bound = Literal["input-bound", "compute-bound", "cannot tell"]
+Leading = Literal["input-bound", "host-bound", "communication-bound", "compute-bound", "cannot tell"]
 
 # Share of the time. Below it, a faster pipeline gains less than people notice between two jobs.
 INPUT_BOUND_SHARE = 0.10
@@ -25,12 +26,29 @@ class Forecast:
     """The highest rate of the full run, in samples/s."""
 
 
-def seen(record: RunRecord) -> Bound:
-    """Judge a run. Waiting is the time between the end of one step and the arrival of the next one's data."""
-    share = record.quantities.get("input_wait_share")
-    if share is None or share.value is None:
+def leading(record: RunRecord) -> Leading:
+    """Name the largest part of a run's time: computation, communication, or waiting for the host or for data.
+
+    If ranks wait for each other, the one that the others wait for decides, so waiting for it is not communication. A
+    device without a queue does not wait for its host.
+    """
+
+    def share(name: str) -> float | None:
+        quantity = record.quantities.get(name)
+        return None if quantity is None else quantity.value
+
+    wait, exposed, transfer = share("input_wait_share"), share("exposed_comm_share"), share("exposed_transfer_share")
+    busy = share("busy_share") if "busy_share" in record.quantities or wait is None else 1 - wait
+    if wait is None or exposed is None or busy is None:
         return "cannot tell"
-    return "input-bound" if share.value > INPUT_BOUND_SHARE else "compute-bound"
+    communication = min(busy, exposed if transfer is None else transfer)
+    parts: dict[Leading, float] = {
+        "compute-bound": busy - communication,
+        "communication-bound": communication,
+        "host-bound": 1 - wait - busy,
+        "input-bound": wait,
+    }
+    return max(parts, key=lambda name: parts[name])
 
 
 def has_queue(record: RunRecord) -> bool:

@@ -220,6 +220,8 @@ def over_jobs(records: Sequence[RunRecord], name: str) -> Quantity | None:
             # The same jobs as for the throughput.
             covers=speed.covers if speed is not None else f"{len(known)} jobs",
             approximate=across.approximate,
+            low_without_gain=across.low,
+            high_without_gain=across.high,
         )
     return replace(quantities[0], value=across.value, interval=interval, validity=validity)
 
@@ -227,15 +229,17 @@ def over_jobs(records: Sequence[RunRecord], name: str) -> Quantity | None:
 def common_share(quantities: Sequence[Quantity]) -> float:
     """Return by which share all jobs may be wrong in the same direction.
 
-    Repeats do not show the gain of a sensor: it is the same in all of them. The common error is part of the interval of
-    each job, and thus not larger than the smallest of them.
+    Repeats do not show the gain of a sensor: it is the same in all of them. If a record does not state it apart, it is
+    not larger than the interval.
     """
-    shares = [
-        (quantity.interval.top - quantity.interval.low) / 2 / abs(quantity.value)
-        for quantity in quantities
-        if quantity.interval is not None and quantity.value
-    ]
-    return min(shares) if len(shares) == len(quantities) else 0.0
+    shares = []
+    for quantity in quantities:
+        if quantity.interval is None or not quantity.value:
+            return 0.0
+        gain = quantity.interval.gain
+        half = (quantity.interval.top - quantity.interval.low) / 2 if gain is None else gain
+        shares.append(half / abs(quantity.value))
+    return min(shares, default=0.0)
 
 
 def _turned(energy: Quantity, unit: str) -> Quantity:
@@ -247,8 +251,7 @@ def _turned(energy: Quantity, unit: str) -> Quantity:
     interval = energy.interval
     if interval is not None:
         # An interval that reaches zero has no finite inverse.
-        low, high = JOULES_PER_WH / interval.top, JOULES_PER_WH / interval.low if interval.low > 0 else None
-        interval = None if high is None else replace(interval, low=low, high=high)
+        interval = interval.inverse(JOULES_PER_WH) if interval.low > 0 else None
     return replace(energy, value=JOULES_PER_WH / energy.value, unit=unit, interval=interval)
 
 

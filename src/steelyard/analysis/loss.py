@@ -82,6 +82,10 @@ def parts_of(records: Sequence[RunRecord]) -> Parts:
     reasons: dict[FactorName, str] = {}
     wait = _times(records, total, "input_wait_share")
     compute = _times(records, total, "compute_share")
+    launching = _times(records, total, "host_wait_share")
+    if compute is not None and launching is not None:
+        # Launching belongs to the program, whatever the number of devices.
+        compute = tuple(a + b for a, b in zip(compute, launching, strict=True))
     several = any(record.spec.ranks > 1 for record in records)
     transfer = _times(records, total, "exposed_transfer_share" if several else "exposed_comm_share")
     if wait is None:

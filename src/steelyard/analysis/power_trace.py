@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.contracts.conditions import COLUMNS, HELD
 from steelyard.derive.observations import Observations
 from steelyard.errors import SteelyardError
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MAX_POINTS = 2000
-HELD = ".clocks_held_by"
 # Readings of a counter per point: its updates and the readings are not synchronous.
 COUNTER_GROUP = 5
 # After this many times as many readings without a new value, the counter is shown as constant.
@@ -155,11 +155,16 @@ def _make_lines(node: NodeSensors, channels: dict[int, Channel], points: int, na
         for number, channel in channels.items()
         if counts[number]
     }
+    left = dict(counts)
     for chunk in _chunks(node):
-        if chunk.channel in bins:
-            bins[chunk.channel].add(_finite(chunk.table))
+        if chunk.channel in bins and (table := _finite(chunk.table)[:, : left[chunk.channel]]).size:
+            bins[chunk.channel].add(table)
+            left[chunk.channel] -= table.shape[1]
     lines = []
     for number, reduced in bins.items():
+        if left[number]:
+            # The file is not what it was when its readings were counted.
+            continue
         time_s, low, mean, high = reduced.points()
         if time_s.size:
             domain, channel = node.domains[channels[number].domain], channels[number]
@@ -266,12 +271,11 @@ def _choose_phases(phases: Sequence[Phase]) -> tuple[Phase, ...]:
 def _list_held(nodes: Sequence[NodeSensors]) -> list[str]:
     first: dict[tuple[str, str, str], float] = {}
     for node in nodes:
-        for condition in node.conditions if node.sampler is not None else ():
-            assert node.sampler is not None
-            for name, words in condition.facts.items():
-                if name.endswith(HELD) and words != "nothing":
-                    place = (node.name, name.removesuffix(HELD), words)
-                    first.setdefault(place, condition.at_s - node.sampler.zero_s)
+        with suppress(SteelyardError, OSError):
+            for device, table in node.readings():
+                for column, words in HELD.items():
+                    for at_s in table[COLUMNS.index("time_s"), table[COLUMNS.index(column)] > 0][:1]:
+                        first.setdefault((node.name, device.domain, words), float(at_s))
     return [
         f"clocks of {domain} on {node} held back by: {words} (first seen at {at_s:.1f} s)"
         for (node, domain, words), at_s in first.items()

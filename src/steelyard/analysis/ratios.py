@@ -119,11 +119,18 @@ class RatioQuestion:
     """Change of a node to allow for if the sides ran on it one after the other."""
 
 
-def ratios(a: Row, b: Row, metric: str, asked: RatioQuestion = RatioQuestion()) -> list[Ratio]:
+def ratios(
+    a: Row,
+    b: Row,
+    metric: str,
+    asked: RatioQuestion = RatioQuestion(),
+    *,
+    only_job: bool = False,
+) -> list[Ratio]:
     """Return the ratio of the whole job and those per device, module, node and watt, if both sides have them."""
     a, b = _by_one_energy(a, b)
     found = []
-    for scope, make in _SCOPES.items():
+    for scope, make in list(_SCOPES.items())[: 1 if only_job else None]:
         first, second = make(a, metric), make(b, metric)
         if first is not None and second is not None and min(first.value, second.value) > 0:
             found.append(_divide(scope, metric, (first, a.jobs), (second, b.jobs), asked))
@@ -161,6 +168,8 @@ def _of_one_sensor(a: Row, b: Row) -> tuple[Row, Row]:
         return a, b
     first, second = (
         replace(row, figures={name: replace(amount, common=0.0) for name, amount in row.figures.items()})
+        if any(amount.common for amount in row.figures.values())
+        else row
         for row in (a, b)
     )
     return first, second
@@ -203,8 +212,11 @@ def _placed(metric: str, amount: Amount, jobs: tuple[JobTime, ...]) -> list[JobT
         return [JobTime(value) for value in values]
     if way == "other":
         return [JobTime(value, job.node) for value, job in zip(values, jobs, strict=True)]
-    placed = [replace(job, time=value) for value, job in zip(values, jobs, strict=True)]
-    return placed if of_steps(metric, amount) else [replace(job, trend=None) for job in placed]
+    steps = of_steps(metric, amount)
+    return [
+        JobTime(value, job.node, job.start_s, job.end_s, job.trend if steps else None)
+        for value, job in zip(values, jobs, strict=True)
+    ]
 
 
 def _by_jobs(
@@ -384,6 +396,6 @@ def _level(ratio: Ratio) -> str:
 
 
 def level_percent(level: float) -> str:
-    """Format a level with enough digits to differ from 100 %: 95 %, 98.8 %, 99.978 %."""
-    digits = max(3, 2 - math.floor(math.log10(1 - level)))
+    """Format a level with enough digits to differ from 100 %: 95 %, 98.8 %, 99.98 %."""
+    digits = max(3, -math.floor(math.log10(1 - level)))
     return f"{100 * level:.{digits}g} %"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 HOUR_S = 3600.0
 JOULES_PER_KWH = 3.6e6
 # Statuses of runs that used their hours without a result. A run that does not fit or was refused would not be planned.
-LOST = ("failed", "hung", "killed", "node_failure", "preempted", "time_limit")
+LOST = ("failed", "hung", "killed", "node_failure", "preempted", "lost", "time_limit")
 SETUP = ("setup", "data", "compile")
 MAX_SAMPLES, MAX_TRAININGS, MAX_DEVICES = 1e18, 10**7, 10**7
 MAX_PERCENT = 1000.0
@@ -321,7 +321,7 @@ def _rates(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord]) -> list[f
 def setup_s(record: RunRecord) -> float:
     """Return the time of a job before its steady pace: set-up, data, compilation and slow first steps.
 
-    The idle baseline for the sensors is part of the measurement only.
+    The idle baseline for the sensors is part of the measurement only. A program has no phases of ours before its steps.
     """
     lengths = {
         name: math.fsum(phase.end_s - phase.start_s for phase in record.phases if phase.name == name)
@@ -337,6 +337,8 @@ def setup_s(record: RunRecord) -> float:
     slow = 0.0
     if record.steady is not None and lengths["warmup"] and _rate(record):
         slow = max(0.0, lengths["warmup"] - record.steady.start_step * record.spec.step_samples / _rate(record))
+    if record.wrapped is not None and record.wrapped.end is not None and record.phases:
+        return max(0.0, min(phase.start_s for phase in record.phases) - record.wrapped.end.start_s) + slow
     return max(0.0, math.fsum(lengths[name] for name in SETUP) - idle) + slow
 
 
@@ -597,14 +599,16 @@ def _energy(plan: WorkPlan, basis: Basis, energies: Sequence[CellEnergy]) -> tup
 
 def _uncounted(plan: WorkPlan, records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return what is not included in the hours, because it was not measured."""
-    found = ["time in the queue, and the start of the job and the program before the first phase"]
+    wrapped = any(record.wrapped is not None for record in records)
+    start = "the start of the job" if wrapped else "the start of the job and the program before the first phase"
+    found = [f"time in the queue, and {start}"]
     if evaluation_s(records) is None:
         found.append("evaluation: these runs had none")
     elif plan.epochs is None:
         found.append("evaluation: the runs had some, but the plan gives samples, not epochs")
     found.append("writing of checkpoints, unless the measured steps wrote them")
     found.append("devices that a job holds while it hangs")
-    if all(record.data is None for record in records):
+    if all(record.data is None for record in records) and not wrapped:
         found.append("reading of real data: these runs generated their samples")
     return tuple(found)
 

@@ -10,18 +10,20 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.conditions import STATE_QUANTITIES, state_evidence
 from steelyard.analysis.energy import common_share, scope_words
-from steelyard.analysis.summary import MEASURED, is_steady, job_of, job_throughput
+from steelyard.analysis.summary import MEASURED, is_steady, job_of, job_throughput, offline
 from steelyard.contracts.base import to_json_object
+from steelyard.rules.program import options_of, own_words
 from steelyard.rules.table.row import Amount, Row
-from steelyard.rules.table.settings import SETTINGS
+from steelyard.rules.table.settings import BY_TORCH, SETTINGS
 from steelyard.stats.intervals import across_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Quantity, RunRecord
+    from steelyard.contracts.record import Quantity, RunRecord, WrappedRun
     from steelyard.rules.table.row import Setting
 
     Settings = dict[str, Setting | None]
@@ -32,7 +34,9 @@ SYNTHETIC = "synthetic"
 # Formats that are data sets; other formats describe only the layout of files.
 NAMED_DATA = ("cifar10", "cifar100", "mnist", "food101", "coco", "cityscapes", "squad")
 # Names that other sources use.
-PARALLELISM = {"DistributedDataParallel": "DDP", "fully_shard": "FSDP2", "ddp": "DDP", "fsdp2": "FSDP2"}
+PARALLELISM = {
+    "DistributedDataParallel": "DDP", "fully_shard": "FSDP2", "ddp": "DDP", "fsdp2": "FSDP2", "fsdp": "FSDP",
+}  # fmt: skip
 NUMBER_FORMATS = {
     "float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "int8": "int8",
 }  # fmt: skip
@@ -64,6 +68,22 @@ VOLATILE = (
     "TORCHINDUCTOR_CACHE_DIR",
     "TRITON_CACHE_DIR",
 )
+# Settings that are read back from a program, and the settings of a row that come from each.
+READ_BACK = {
+    "batch": ("batch_per_device", "global_batch"),
+    "accumulation": ("grad_accumulation", "global_batch"),
+    "precision": ("precision", "float32_products"),
+    "compile": ("compile",),
+    "parallel": ("parallelism", "backend"),
+    "loader.workers": ("data_place", "workers_per_device", "prefetch", "pin_memory"),
+}
+LEVELS = (
+    "seen only from outside",
+    "seen only from outside, with the figures that it prints",
+    "steps seen by hooks",
+    "steps and communication seen by hooks",
+)
+"""How a program was measured, by its level."""
 # Settings that may differ between nodes of one machine, and between two starts of one program.
 BESIDE = ("variables", "cpus", "kernel", "threads")
 RENAMED = {
@@ -80,9 +100,10 @@ def row_of(cell: CellSummary) -> Row:
     measured = [record for record in cell.records if record.status.code in MEASURED]
     shown = measured or list(cell.records)
     found = [_settings(record) for record in shown]
-    settings = {key: _common([entry.get(key) for entry in found]) for entry in found for key in entry}
+    stated = dict.fromkeys(key for entry in found for key in entry)
+    settings = {key: _common([entry.get(key) for entry in found]) for key in stated}
     # Settings, chosen or of the machine, in which the jobs differ.
-    keys = dict.fromkeys(key for entry in found for key in entry if SETTINGS[key] != "evidence" and key not in BESIDE)
+    keys = [key for key in stated if SETTINGS[key] != "evidence" and key not in BESIDE]
     mixed = [key for key in keys if len({entry.get(key) for entry in found} - {None}) > 1]
     settings |= _evidence(cell, measured) | {"mixed": ", ".join(mixed) or None}
     return Row(
@@ -101,7 +122,7 @@ def row_of(cell: CellSummary) -> Row:
 
 def _settings(record: RunRecord) -> Settings:
     """Return the settings of one run; None if a setting is unknown or has no meaning for it."""
-    return {
+    found: Settings = {
         **_machine(record),
         **_work(record),
         **_arithmetic(record),
@@ -110,7 +131,36 @@ def _settings(record: RunRecord) -> Settings:
         "grad_accumulation": record.spec.accumulation,
         **_input(record),
         **_implementation(record),
+        **_tuning(record),
         **_surroundings(record),
+    }
+    return found if record.wrapped is None else found | _of_program(record, record.wrapped)
+
+
+def _of_program(record: RunRecord, seen: WrappedRun) -> Settings:
+    """Return the settings of a program that replace those of a workload; None: it could not be read back."""
+    spec, program = record.spec, record.spec.program
+    known = [name for name in (*READ_BACK, "ranks") if name not in seen.unknown]
+    hidden: Settings = {key: None for name, keys in READ_BACK.items() if name in seen.unknown for key in keys}
+    # A program chooses these itself, and nobody asks it.
+    hidden |= dict.fromkeys(("dataset", "data_identity", "channels_last", "deterministic", "preset", "numa", "threads"))
+    if program is not None and program.samples_per_step is not None and seen.samples == "stated":
+        hidden["global_batch"] = program.samples_per_step
+    # Two programs may have the same name. The ranks of a sharded one have only parts of its parameters.
+    size = _effect(record, "trained_parameters") if spec.parallel != "fsdp2" else None
+    options = [options_of(own_words(spec), known), f"{size} parameters" if size else ""]
+    kernel, attention = _effect(record, "optimizer_kernel"), _effect(record, "attention")
+    timing = f", {record.environment.timing}" if record.environment is not None else ""
+    return hidden | {
+        "model": f"{spec.workload} (program)",
+        "model_options": "; ".join(filter(None, options)) or "none",
+        "phase": "train",
+        "precision": _effect(record, "precision"),
+        "optimizer_kernel": kernel,
+        "attention": attention,
+        "framework": f"PyTorch {version}" if (version := _effect(record, "torch")) else None,
+        "timing": f"{LEVELS[seen.level]}{timing}",
+        "unknown": ", ".join(seen.unknown) or None,
     }
 
 
@@ -126,6 +176,9 @@ def _machine(record: RunRecord) -> Settings:
     spec, device = record.spec, record.device
     known = device is not None and device.model is not None
     accelerator = (device.model or device.name) if device else None
+    if device is None and record.wrapped is not None and record.environment is not None:
+        # Its ranks tell only the family of their device.
+        accelerator = record.environment.device if record.environment.device != "unknown" else None
     system = accelerator
     if spec.device_family == "sim":
         hardware = json.dumps(simulated_hardware(record), sort_keys=True)
@@ -146,9 +199,9 @@ def _machine(record: RunRecord) -> Settings:
 
 
 def simulated_hardware(record: RunRecord) -> dict[str, Any]:
-    """Return the parts of a simulated truth that describe the machine, not the model, its input or the replay speed."""
+    """Return the parts of a simulated truth that describe the machine, not the model, its input or its state."""
     truth: dict[str, Any] = to_json_object(record.spec.sim)
-    hardware = {key: value for key, value in truth.items() if key not in ("input", "wall_s_per_s")}
+    hardware = {key: value for key, value in truth.items() if key not in ("input", "states", "wall_s_per_s")}
     hardware["collective"] = truth["collective"]["links"]
     hardware["memory"] = truth["memory"]["limit_bytes"]
     return hardware
@@ -171,6 +224,7 @@ def _work(record: RunRecord) -> Settings:
         "dataset": kind if kind in (*NAMED_DATA, SYNTHETIC) else None,
         "data_identity": data.identity[:DIGEST_DIGITS] if data else None if spec.data else SYNTHETIC,
         "phase": spec.mode,
+        "serving": offline(spec),
         "epoch_samples": samples,
         "last_batch": spec.last_batch if samples is not None else None,
         "quality_target": spec.quality.target if spec.quality else None,
@@ -181,11 +235,15 @@ def _arithmetic(record: RunRecord) -> Settings:
     rate = _effect(record, "learning_rate")
     asked = record.spec.learning_rate
     kind = NUMBER_FORMATS.get(_effect(record, "matmul_dtype") or "")
+    weights, autocast = _effect(record, "parameter_dtype"), _effect(record, "autocast")
     if kind == "fp32":
         kind = _effect(record, "float32_products") or kind
     return {
         "precision": kind or record.spec.precision,
-        "parameter_precision": NUMBER_FORMATS.get(_effect(record, "parameter_dtype") or ""),
+        "parameter_precision": ", ".join(NUMBER_FORMATS.get(name, name) for name in weights.split(", "))
+        if weights
+        else None,
+        "autocast": autocast == "true" if autocast else None,
         "optimizer": _effect(record, "optimizer"),
         "learning_rate": _number(rate) if rate is not None else asked,
     }
@@ -197,7 +255,9 @@ def _input(record: RunRecord) -> Settings:
     loader, simulated = spec.loader, spec.sim.input
     found: Settings = {"data_place": loader.place}
     if loader.place == "host":
-        found |= {"workers_per_device": loader.workers, "pin_memory": loader.pin_memory}
+        pinned = _effect(record, "pin_memory")
+        found |= {"workers_per_device": loader.workers}
+        found["pin_memory"] = loader.pin_memory if pinned is None else pinned == "true"
     if loader.workers:
         found["prefetch"] = loader.prefetch
     if spec.device_family == "sim" and simulated.samples_per_s is not None:
@@ -221,11 +281,31 @@ def _implementation(record: RunRecord) -> Settings:
         "parallelism": PARALLELISM.get(parallel, parallel) if several else None,
         "backend": backend if several else None,
         "compile": spec.compile if _effect(record, "compiled") != "false" else "off",
+        "kv_cache": spec.kv_cache if spec.mode == "generate" else None,
+        "graphs": spec.graphs if spec.mode == "generate" else None,
         "channels_last": layout == "true" if layout else spec.channels_last,
         "deterministic": spec.deterministic,
         "threads": _number(threads) if threads else spec.threads,
-        "numa": spec.numa,
         "framework": f"PyTorch {version}" if version else None,
+    }
+
+
+def _tuning(record: RunRecord) -> Settings:
+    """Return the tuning settings in effect; None for one without meaning, such as buckets on one rank.
+
+    What nobody asked for is torch's choice for this machine, and is marked as such: it is no tuning.
+    """
+    spec = record.spec
+    bound = _effect(record, "numa_bound")
+    one_node = spec.numa is None and _fact(record, "numa.nodes_with_cpus") == "1"
+    kernel, attention = _effect(record, "optimizer_kernel"), _effect(record, "attention")
+    known = {key: _effect(record, key) for key in ("cudnn_benchmark", "gradient_as_bucket_view")}
+    return {
+        "preset": spec.preset,
+        "numa": None if one_node else bool(spec.numa) if bound is None else not bound.startswith("no ("),
+        "optimizer_kernel": f"{BY_TORCH}{kernel}" if kernel and spec.tuning.optimizer_kernel == "default" else kernel,
+        "attention": f"{BY_TORCH}{attention}" if attention and spec.attention == "auto" else attention,
+        **{key: None if value is None else value == "true" for key, value in known.items()},
     }
 
 
@@ -242,6 +322,10 @@ def _surroundings(record: RunRecord) -> Settings:
         # A simulated clock does not depend on the host.
         found = {}
         variables = {}
+    limit = record.quantities.get("power_limit_device")
+    if limit is not None and limit.value is not None:
+        # Read during the run, so it is known for every vendor.
+        found["power_limit"] = f"{limit.value:g} W"
     return {
         **found,
         "build": "; ".join(build) or None,
@@ -264,6 +348,7 @@ def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
         "findings": " ".join(sorted(blocking)) or None,
         "jobs_lost": ", ".join(f"{count} {code}" for code, count in lost.items()) or None,
         **_energy_evidence(measured),
+        **state_evidence(measured),
     }
 
 
@@ -303,7 +388,7 @@ def _number(text: str) -> float | str:
 
 
 def _figures(records: Sequence[RunRecord], settings: Settings) -> dict[str, Amount]:
-    names = dict.fromkeys(name for record in records for name in record.quantities)
+    names = dict.fromkeys(name for record in records for name in record.quantities if name not in STATE_QUANTITIES)
     figures = {RENAMED.get(name, name): found for name in names if (found := _figure(records, name)) is not None}
     rate, device = figures.get("throughput"), figures.get("throughput_per_device")
     if records and records[0].model is not None and records[0].model.bus_factor is not None:

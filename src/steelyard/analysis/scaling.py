@@ -15,7 +15,8 @@ from steelyard.analysis.rows import PARALLELISM, row_of
 from steelyard.analysis.summary import MEASURED, labels
 from steelyard.errors import InputError, Problem
 from steelyard.rules import rule
-from steelyard.rules.scaling.curves import GROWS, kind_of
+from steelyard.rules.scaling.curves import GROWS
+from steelyard.rules.table.batches import kind_of
 from steelyard.rules.table.row import Amount, Pair, Row, RowTable
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.stats.quotient import Estimate, Quotient, change

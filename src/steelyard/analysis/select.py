@@ -32,7 +32,7 @@ def select(folder: ResultFolder, text: str) -> list[CellSummary]:
         raise InputError(f"the selection has {len(text)} characters", problems=(problem,))
     studies = folder.studies()
     if not studies:
-        raise InputError(f"no results in {folder.path}", next_step="steelyard run sim --repeats 3")
+        raise folder.empty("steelyard run sim --repeats 3")
     name, colon, wanted = text.partition(":")
     if colon:
         cells = summarise(folder.records(_known(name, studies, folder)))
@@ -101,7 +101,8 @@ def _require_key(key: str, name: str, entries: list[tuple[T, dict[str, Any]]]) -
 
 def all_settings(cell: CellSummary) -> dict[str, Any]:
     """Return the settings of a configuration by all of their names: requested in the spec, and as rows name them."""
-    asked = _flat(to_json_object(cell.records[0].spec), "")
+    spec = cell.records[0].spec
+    asked = {**(spec.program.parameters if spec.program is not None else {}), **_flat(to_json_object(spec), "")}
     return {key: value for key, value in asked.items() if value is not None} | dict(row_of(cell).settings)
 
 

@@ -6,12 +6,14 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.record import Interval, Quantity
-from steelyard.inputs.command import EXTEND
-from steelyard.inputs.study import chosen_settings, setting
+from steelyard.inputs.command import EXTEND, words_of
+from steelyard.inputs.study import chosen_settings, setting, written
 from steelyard.numbers import short
+from steelyard.redact import redact
 from steelyard.rules.rule import find_rule
 from steelyard.rules.statistics.runs import too_short
 from steelyard.rules.table.phrases import describe_trend
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 MEASURED = ("completed", "not_converged")
 """Statuses of runs whose speed counts."""
+SHOWN_COMMAND = 70
 OF_ONE_JOB = ("SY202", "SY203")
 """Findings on the interval of a single job."""
 
@@ -119,6 +122,9 @@ def _unreliable(runs: Sequence[RunRecord]) -> Iterator[str]:
     """Yield why the throughput of these runs must not be ranked."""
     measured = [record for record in runs if record.status.code in MEASURED]
     if not any(rate.value for record in measured if (rate := record.quantities.get("throughput_job"))):
+        if measured and measured[0].wrapped is not None:
+            yield "its samples are unknown"
+            return
         codes = Counter(record.status.code.replace("_", " ") for record in runs)
         yield "no figure: " + ", ".join(f"{count} {code}" for code, count in codes.items())
         return
@@ -137,6 +143,21 @@ def _unreliable(runs: Sequence[RunRecord]) -> Iterator[str]:
 def is_steady(record: RunRecord) -> bool:
     """Return whether the run has a steady state."""
     return record.steady is not None and record.steady.answer == "steady"
+
+
+def offline(spec: RunSpec) -> str | None:
+    """Say what kind of generation a run is, which its figures are to be read with; None for other modes."""
+    return f"offline, fixed batch of {spec.batch}" if spec.mode == "generate" else None
+
+
+def generation(record: RunRecord) -> str | None:
+    """Say how a run generated its tokens, as far as it is known; None for other modes."""
+    kind = offline(record.spec)
+    if kind is None:
+        return None
+    values = record.settings.values if record.settings else {}
+    cache = f"{values['kv_cache']} cache" if "kv_cache" in values else None
+    return ", ".join(filter(None, (kind, values.get("sampling"), values.get("decode"), cache)))
 
 
 def job_of(record: RunRecord) -> JobTime:
@@ -171,9 +192,12 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
     rates = [record.quantities["throughput_job"] for record in whole if "throughput_job" in record.quantities]
     known = [(rate, rate.value) for rate in rates if rate.value]
     if not known:
+        # The samples of a program may be unknown, although it has completed.
+        seen = [record.wrapped for record in whole if record.wrapped is not None]
+        reasons = [rate.reason for rate in rates if rate.reason] or ["its steps were not seen" for _ in seen]
         return Quantity(
             value=None, unit="samples/s", scope="job", window="steady", aggregation="work over time",
-            reason="no run of this configuration completed",
+            reason=reasons[0] if reasons else "no run of this configuration completed",
         )  # fmt: skip
     first = known[0][0]
     if len(known) == 1:
@@ -238,20 +262,49 @@ def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
 
 def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     """Label configurations by the settings in which they differ; a single one by its workload."""
+    if named := _label_programs(cells):
+        return named
     chosen = {cell.cell: settings_of(cell) for cell in cells}
     keys = sorted({key for settings in chosen.values() for key in settings})
     differing = [key for key in keys if len({repr(settings.get(key)) for settings in chosen.values()}) > 1]
-    return {
-        cell.cell: ", ".join(f"{key}={setting(cell.spec, key, '-')}" for key in differing) or cell.spec.workload
-        for cell in cells
+    named = {
+        cell.cell: ", ".join(f"{key}={written(setting(cell.spec, key, '-'))}" for key in differing) for cell in cells
     }
+    return {cell.cell: named[cell.cell] or cell.spec.workload for cell in cells}
+
+
+def _label_programs(cells: Sequence[CellSummary]) -> dict[str, str]:
+    """Label programs by the parameters of their command, or by the whole command.
+
+    The settings that were read back follow from these. Empty if the labels would be the same.
+    """
+    programs = [cell.spec.program for cell in cells]
+    commands = {program.command for program in programs if program is not None}
+    if len(cells) < 2 or None in programs:
+        return {}
+    named = {cell.cell: shorten(redact(" ".join(words_of(cell.spec)))[0], SHOWN_COMMAND) for cell in cells}
+    if len(commands) == 1:
+        given = [{"ranks": cell.spec.ranks, **cell.spec.program.parameters} for cell in cells if cell.spec.program]
+        keys = [key for key in given[0] if len({repr(values.get(key)) for values in given}) > 1]
+        told = [", ".join(f"{key}={written(values.get(key))}" for key in keys) for values in given]
+        named = {cell.cell: redact(text)[0] for cell, text in zip(cells, told, strict=True)}
+    return named if len({*named.values()}) == len(cells) else {}
 
 
 def settings_of(cell: CellSummary) -> dict[str, Any]:
-    """Return the settings that differ from their defaults by dotted name; options of the model are `model.NAME`."""
+    """Return the settings that differ from their defaults by dotted name; options of the model are `model.NAME`.
+
+    Parameters of a program have their names alone.
+    """
     settings = dict(chosen_settings(cell.spec))
     if isinstance(settings.get("model"), dict):
         settings |= {f"model.{name}": value for name, value in settings.pop("model").items()}
+    for name, value in settings.pop("program.parameters", {}).items():
+        # What was read back is known better, unless it is something else.
+        if not hasattr(cell.spec, name):
+            settings[name] = value
+        elif getattr(cell.spec, name) != value:
+            settings[f"program.parameters.{name}"] = value
     return settings
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from steelyard import nofollow
 from steelyard.analysis.rows import VOLATILE
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import InputError, Problem, nearest, refusal
@@ -31,13 +32,15 @@ if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder
 
 TIME_FORMAT = "%Y%m%dT%H%M%S"
-INTERRUPTED = ("killed", "node_failure", "preempted", "cancelled")
+INTERRUPTED = ("killed", "node_failure", "preempted", "lost", "cancelled")
 """Statuses that say nothing about the speed of the machine: such jobs are not counted."""
 ORDER: tuple[Verdict, ...] = ("pass", "cannot tell", "fail")
 BUSY = "SY609"
 SHOWN_FACTS = 8
 # Most likely causes of a change, shown first.
 TELLING = ("driver", "torch.version", "kernel", "cuda", "cudnn", "nccl", "container", "governor")
+# Of these, what an upgrade of the machine changes.
+UPGRADED = TELLING[:-1]
 # Momentary frequencies, and names of jobs or folders.
 PASSING = ("cpu.cpu0_mhz", "filesystem.", *(f"env.{name}" for name in VOLATILE))
 
@@ -161,7 +164,7 @@ def begin_occasion(folder: ResultFolder, name: str) -> None:
     """Reserve the name, to keep two occasions of the same second apart."""
     folder.prepare()
     try:
-        (folder.path / "runs" / name).mkdir()
+        nofollow.make_folder(folder.root / "runs" / name)
     except FileExistsError:
         raise InputError(
             f"another verify of this recipe started in the same second, as {name}",
@@ -338,13 +341,14 @@ def _records(measured: Sequence[Occasion]) -> list[RunRecord]:
 
 def changed_facts(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:
     """Return environment facts with one value in all jobs before and another in all jobs after."""
-    first, second = _constant(before), _constant(after)
+    first, second = constant_facts(before), constant_facts(after)
     changed = {key: (first[key], second[key]) for key in first if key in second and first[key] != second[key]}
     telling = sorted(changed, key=lambda key: (not any(word in key for word in TELLING), key))
     return {key: changed[key] for key in telling}
 
 
-def _constant(records: Sequence[RunRecord]) -> dict[str, str]:
+def constant_facts(records: Sequence[RunRecord]) -> dict[str, str]:
+    """Return the environment facts that are the same in all jobs."""
     facts = [{**entry.facts, "node": entry.node} for record in records if (entry := record.environment)]
     if not facts:
         return {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.select import narrow, select
 from steelyard.audit.documents import load
-from steelyard.audit.table import read_table
+from steelyard.audit.reading import read_table
 
 if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder

@@ -20,7 +20,7 @@ MAX_OF_A_RULE = 20
 
 CUT = ("message", "evidence", "place")
 # A wrong unit, scope, device count or base also makes its row look fast, slow or power-hungry. Report only the cause.
-_SLIPS = ("SY505", "SY506", "SY507", "SY508")
+_SLIPS = ("SY505", "SY506", "SY507", "SY508", "SY512")
 EXPLAINS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_SLIPS, ("SY301", "SY401", "SY503", "SY504", "SY509", "SY703", "SY704")),
     "SY507": ("SY301", "SY303", "SY312", "SY401", "SY503", "SY504", "SY509", "SY703", "SY704"),
@@ -37,6 +37,10 @@ def check_table(table: RowTable) -> tuple[Finding, ...]:
     for finding in found:
         if finding.severity != "note":
             codes[finding.place].add(finding.code)
+        # A finding on several rows explains what follows from it in each of them.
+        for wrong in finding.wrong:
+            if finding.severity != "note":
+                codes[wrong.place].add(finding.code)
     explained = {
         place: {lesser for code in there for lesser in EXPLAINS.get(code, ())} for place, there in codes.items()
     }
@@ -49,6 +53,9 @@ def rows_meant(finding: Finding, table: RowTable) -> list[str]:
     With several tables, the place of a finding begins with the name of the table.
     """
     places = [row.place for row in table.rows]
+    doubted = {wrong.place for wrong in finding.wrong}
+    if doubted and doubted <= set(places):
+        return [place for place in places if place in doubted]
     for place in (finding.place, finding.place.removeprefix(f"{table.name}, ")):
         parts = [place] if place in places else place.split(" and ")
         if all(part in places for part in parts):

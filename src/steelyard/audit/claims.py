@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from steelyard.audit import documents
-from steelyard.audit.table import read_platforms, read_table
+from steelyard.audit.reading import read_table
+from steelyard.audit.table import read_platforms
 from steelyard.contracts.base import Bound, Contract, Length, Positive, Share, Text
 from steelyard.errors import InputError, Problem, nearest
 from steelyard.inputs.validate import parse_object, parse_toml
@@ -232,6 +233,14 @@ class Best(Claim):
         return True
 
 
+@dataclass(frozen=True, kw_only=True)
+class Value(Claim):
+    """A row has this figure. With `up to` in `published`, several rows may be meant, and one must reach it."""
+
+    per: Literal["job", "device"] = "job"
+    """`device`: the figure of the job divided by its devices, unless the metric is already one per device."""
+
+
 KINDS: dict[str, type[Claim]] = {
     "times": Times,
     "percent": Percent,
@@ -243,6 +252,7 @@ KINDS: dict[str, type[Claim]] = {
     "best": Best,
     "equal": Equal,
     "faster": Faster,
+    "value": Value,
 }
 
 
@@ -372,7 +382,7 @@ _FIGURE = re.compile(
     rf"(?:\s*(?:-|to)\s*(?P<high>-?{_NUMBER}))?\s*(?P<unit>%|per ?cent|x|-?fold|[A-Za-z][A-Za-z/]*)?"
 )
 # Typographic characters in documents: dashes, the minus sign, the multiplication sign, non-breaking spaces.
-_PRINTED = str.maketrans({"\u2013": "-", "\u2014": "-", "\u2212": "-", "\u00d7": "x", "\u00a0": " ", "\u202f": " "})
+PRINTED = str.maketrans({"\u2013": "-", "\u2014": "-", "\u2212": "-", "\u00d7": "x", "\u00a0": " ", "\u202f": " "})
 ABOUT_SHARE = 0.1
 """Largest relative tolerance of a figure printed with `about`."""
 MAX_FRACTION = 10.0
@@ -393,7 +403,7 @@ class Figure:
 
 def figure(claim: Claim) -> Figure:
     """Parse the published figure with its rounding; percentages become fractions, `more than` has no upper bound."""
-    found = _FIGURE.fullmatch(claim.published.strip().translate(_PRINTED))
+    found = _FIGURE.fullmatch(claim.published.strip().translate(PRINTED))
     low = _bound_number(found["low"], about=found["about"]) if found else None
     high = _bound_number(found["high"] or found["low"], about=found["about"]) if found else None
     unit = _join_units(found["first"] or "", found["unit"] or "", ranged=bool(found["high"])) if found else None

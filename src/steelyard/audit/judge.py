@@ -11,7 +11,16 @@ from steelyard.audit import claims as language
 from steelyard.audit.claims import figure, parse_claim
 from steelyard.audit.energy import device_power, with_limit, work_power
 from steelyard.audit.percentages import BASES, base_of, work_percent
-from steelyard.audit.recompute import Worked, few, lead, work_efficiency, work_equal, work_faster, work_times
+from steelyard.audit.recompute import (
+    Worked,
+    few,
+    lead,
+    work_efficiency,
+    work_equal,
+    work_faster,
+    work_times,
+    work_value,
+)
 from steelyard.audit.repeats import Index, best_ratio, chance, statistics
 from steelyard.audit.series import other_product, work_best, work_linear, work_monotone, work_same_work
 from steelyard.audit.table import parse_table
@@ -194,6 +203,7 @@ _WORK: dict[type[Claim], Callable[..., Worked]] = {
     language.PowerClaim: work_power,
     language.Monotone: work_monotone,
     language.Best: work_best,
+    language.Value: work_value,
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.audit.claims import figure, sides
-from steelyard.audit.selecting import metric_of, pairs_of, same
+from steelyard.audit.selecting import metric_of, one_row, pairs_of, rows_of, same
 from steelyard.errors import InputError, Problem
 from steelyard.rules.claim import Reading, Span
 from steelyard.rules.table.relations import SAMPLES
@@ -19,7 +19,7 @@ from steelyard.rules.table.units import unit_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard.audit.claims import Claim, Efficiency, Equal, Faster, PairClaim, Times
+    from steelyard.audit.claims import Claim, Efficiency, Equal, Faster, PairClaim, Times, Value
     from steelyard.rules.table.row import Amount, Row, RowTable
 
 SHOWN = 3
@@ -340,6 +340,29 @@ def work_equal(claim: Equal, table: RowTable) -> Worked:
             faults.append(f"{reading.text}, more than rounding")
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, percent),))
     return replace(worked, faults=few(faults))
+
+
+def work_value(claim: Value, table: RowTable) -> Worked:
+    """Recompute the figure of one row, or for `up to` of several; per device if the claim says so."""
+    stated = figure(claim) if claim.published else None
+    rows = rows_of(claim, table) if stated and stated.reached else [one_row(claim, table, {})]
+    metric = metric_of(claim, rows)
+    divided = claim.per == "device" and not metric.endswith("_per_device")
+    unit = stated.unit if stated else ""
+    readings, faults = [], []
+    for row in rows:
+        amount = row.figures[metric]
+        many = devices(claim, row) if divided else 1.0
+        # Percentages in claims are fractions.
+        span = Span(amount.low, amount.high) if unit == "%" else in_unit(amount, unit)
+        span = Span(span.low / many, span.high / many)
+        result = percent(middle(span)) if unit == "%" else f"{middle(span):,.6g} {unit or amount.unit}".strip()
+        text = f"{digits(amount)}/{many:g} = {result}" if divided else result
+        readings.append(Reading((span,), text, result=result))
+        faults += [wrong] if (wrong := other_unit(amount, unit)) else []
+    best = max(readings, key=lambda reading: middle(reading.values[0]))
+    whole = Reading(tuple(reading.values[0] for reading in readings), best.text, result=best.result)
+    return Worked(meant=(whole,), faults=few(faults), rows=tuple(rows), metric=metric)
 
 
 # -- helpers

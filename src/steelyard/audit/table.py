@@ -1,4 +1,4 @@
-"""Read published tables and machines: CSV with one line per figure, or TOML with one entry per row.
+"""Parse published tables and machines: CSV with one line per figure, or TOML with one entry per row.
 
 The format is described in docs/tables.md. An empty cell is unknown: not zero, and not equal to anything.
 """
@@ -17,7 +17,7 @@ from steelyard.inputs.validate import parse_toml, read_bounded
 from steelyard.rules.table.relations import metric_kind
 from steelyard.rules.table.row import Amount, Platform, Row, RowTable
 from steelyard.rules.table.settings import SETTINGS
-from steelyard.rules.table.units import known_units, printed, unit_of
+from steelyard.rules.table.units import CLOCKS, clock, known_units, printed, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,20 +28,23 @@ if TYPE_CHECKING:
 MAX_TABLE_BYTES = 1 << 22
 MAX_TOML_BYTES = 1 << 20
 """Lower than for CSV, because parsing TOML is slower."""
-MAX_LINES = 20_000
-MAX_ROWS = 2000
+MAX_LINES = 200_000
+MAX_ROWS = 20_000
 MAX_COLUMNS = 64
 MAX_CELL = 2000
 MAX_METRIC = 80
 MAX_PLATFORMS = 200
 
 REQUIRED = ("metric", "value", "unit")
-OTHERS = ("source", "table", "note", "power_limit_w")
+OTHERS = ("source", "table", "note", "power_limit_w", "base")
 WHOLE = (
     *("devices", "nodes", "batch_per_device", "global_batch", "grad_accumulation", "workers_per_device"),
     *("epoch_samples", "epochs", "sequence_length", "prefetch", "threads", "unsteady_jobs"),
 )
-NUMBERS = (*WHOLE, "learning_rate", "trend_percent")
+NUMBERS = (
+    *(*WHOLE, "learning_rate", "trend_percent"),
+    *("power_capped_percent", "throttled_percent", "clock_loss_percent", "power_limit_percent"),
+)
 MAY_BE_ZERO = ("workers_per_device", "prefetch", "unsteady_jobs")
 STATUSES = {"oom": "out_of_memory", "out of memory": "out_of_memory"}
 PLATFORM_COLUMNS = {
@@ -66,10 +69,11 @@ class BadCellError(ValueError):
         self.column, self.problem, self.valid = column, problem, valid
 
 
-def read_table(path: Path, platforms: tuple[Platform, ...] = ()) -> RowTable:
-    """Read a table from a file: TOML if its name ends in .toml, otherwise CSV."""
-    limit = MAX_TOML_BYTES if path.suffix == ".toml" else MAX_TABLE_BYTES
-    return parse_table(decoded(read_bounded(path, limit), path.name), path.name, platforms)
+def is_long(text: str) -> bool:
+    """Return whether CSV text has one line per figure: its first line names a metric and a value."""
+    first = next((line for line in text.lstrip("\ufeff").splitlines() if line.strip(" ,")), "")
+    cells = {cell.strip().strip('"') for cell in first.split(",")}
+    return {"metric", "value"} <= cells
 
 
 def parse_table(text: str, name: str, platforms: tuple[Platform, ...] = ()) -> RowTable:
@@ -153,7 +157,8 @@ def _read_header(cells: list[str], name: str, known: tuple[str, ...], required: 
     columns = [cell.strip() for cell in cells]
     if len(columns) > MAX_COLUMNS:
         raise InputError(f"{name} has {len(columns)} columns; at most {MAX_COLUMNS} are allowed")
-    valid = ", ".join(known)
+    # A list of all of them is too long to be read.
+    valid = f"{', '.join((*required, *known[:8]))}, ...; docs/tables.md lists all"
     for number, column in enumerate(columns, start=1):
         where = f"line 1, column {number}"
         if column in columns[: number - 1]:
@@ -189,6 +194,7 @@ class _Made:
     figures: dict[str, Amount] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     status: str = "completed"
+    bases: dict[str, str] = field(default_factory=dict)
 
 
 class _Rows:
@@ -212,7 +218,7 @@ class _Rows:
                 raise BadCellError("metric", wrong, "a name such as throughput, epoch_time, power")
             _check_text("metric", metric)
             amount, status = figure(metric, cells["value"], cells["unit"])
-            texts = {key: _check_text(key, cells.get(key, "")) for key in ("source", "table", "note")}
+            texts = {key: _check_text(key, cells.get(key, "")) for key in ("source", "table", "note", "base")}
             self._take_limit(settings, cells.get("power_limit_w", ""), texts["source"])
         except BadCellError as error:
             self.problems.append(Problem(f"{where}, {error.column}", error.problem, error.valid))
@@ -233,6 +239,8 @@ class _Rows:
         row = made[turn]
         if amount is not None:
             row.figures[metric] = amount
+            if texts["base"]:
+                row.bases[metric] = texts["base"]
         row.status = status or row.status
         if texts["note"] and texts["note"] not in row.notes:
             row.notes.append(texts["note"])
@@ -241,7 +249,16 @@ class _Rows:
         """Return the table; raise InputError with all problems."""
         _refuse(self.name, self.problems)
         rows = tuple(
-            Row(made.place, made.settings, made.figures, made.table, made.source, "; ".join(made.notes), made.status)
+            Row(
+                made.place,
+                made.settings,
+                made.figures,
+                made.table,
+                made.source,
+                "; ".join(made.notes),
+                made.status,
+                bases=made.bases,
+            )
             for made in self.rows
         )
         return RowTable(self.name, rows, (*self.platforms.values(), *platforms))
@@ -285,7 +302,7 @@ def figure(metric: str, text: str, unit: str) -> tuple[Amount | None, str | None
     wanted = metric_kind(metric)
     if wanted is not None and known[0] != wanted:
         raise BadCellError("unit", f"{metric} in {_shorten(unit)}", f"the unit of a {wanted.replace('_', ' ')}")
-    found = printed(text)
+    found = clock(text, unit) if unit in CLOCKS else printed(text)
     if found is None:
         raise BadCellError(
             "value", f"{_shorten(text)} is not a number", "a number such as 786, 1,281,167 or 2.1e5; empty; OOM"

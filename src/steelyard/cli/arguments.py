@@ -87,6 +87,12 @@ def add_switch(group: Any, field: str, text: str) -> None:
     group.add_argument(f"--{field.replace('_', '-')}", action="store_true", help=text)
 
 
+def add_choice(group: Any, field: str, text: str) -> None:
+    """Add an option without a value and its opposite, `--no-...`. The value is None when neither is given."""
+    name = f"--{field.replace('_', '-')}"
+    group.add_argument(name, action=argparse.BooleanOptionalAction, default=None, help=text)
+
+
 @cache
 def _hints(contract: type) -> dict[str, Any]:
     return get_type_hints(contract, include_extras=True)
@@ -159,3 +165,11 @@ def assignment(text: str) -> tuple[str, Any]:
         return key, json.loads(value)
     except (ValueError, RecursionError):
         return key, value
+
+
+def stated(text: str) -> tuple[str, str]:
+    """Key and value of `KEY=VALUE`, with the value as it is written."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not key or not value:
+        raise argparse.ArgumentTypeError("must be KEY=VALUE")
+    return key, value

@@ -6,6 +6,6 @@ MEANINGS = {
     DONE: "success",
     FAILED: "a run, check, comparison or the command itself failed",
     INVALID: "invalid option, name or file; nothing was run",
-    UNDECIDED: "cannot tell: more jobs are needed for pass or fail",
+    UNDECIDED: "cannot tell yet, or an audit with warnings only",
     INTERRUPTED: "interrupted; finished runs are kept",
 }

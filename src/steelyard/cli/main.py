@@ -7,6 +7,7 @@ from steelyard.cli.exit_codes import DONE, INVALID, MEANINGS
 GROUPS: dict[str, dict[str, str]] = {
     "Measure": {
         "run": "measure a workload on this machine",
+        "wrap": "measure your own program, as it is",
         "study": "run a sweep from a file, here or at a site",
         "suite": "run a published benchmark, compare with it",
         "status": "show submitted studies, collect finished runs",
@@ -18,16 +19,20 @@ GROUPS: dict[str, dict[str, str]] = {
         "batch": "find the best batch size and the largest one",
         "scaling": "show speed-up, efficiency and where to stop",
         "energy": "show energy per sample and power over time",
+        "query": "ask a question about all runs, in SQL",
     },
     "Check": {
         "doctor": "check this node and suggest fixes",
         "verify": "run a recipe and compare with its stated value",
+        "expect": "say whether a figure is normal",
         "audit": "audit tables, claims and results",
-        "selftest": "check the arithmetic or the energy sensors",
+        "selftest": "check the arithmetic, a device or its sensors",
     },
     "Share": {
         "report": "write a report: HTML, Markdown, LaTeX or CSV",
         "pack": "write the performance part of a proposal",
+        "import": "read results of other benchmarks",
+        "archive": "fold finished runs into few files",
     },
     "Set up and look up": {
         "workloads": "list workloads with their size and cost",

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Requirements that only the applicant can answer do not count.
     answered = all(not line.todo or line.demand.needs == ("yours",) for s in made.schemes for line in lines(made, s))
     fit = all(fits(made, found) for found in made.schemes)
-    return 0 if answered and fit and made.study_audit.passes and made.own_audit.passes else 1
+    return 0 if answered and fit and made.passes else 1
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
@@ -121,9 +121,10 @@ def _print(pack: Pack, folder: Path) -> None:
             for todo in line.todo:
                 print("\n".join(wrapped(f"{line.demand.id}: {todo}")))
         if not fits(pack, found):
-            print(f"pages: {pack.pages}; the limit is {found.scheme.page_limit:g}")
-    print(f"\npages of section.pdf: {pack.pages}" if pack.pages else "\npages: not counted; add --pdf")
-    print(printable(f"overview: {folder}/pack.html; to submit: {folder}/section.tex"))
+            print(f"pages: {pack.pages:g}; the limit is {found.scheme.page_limit:g}")
+    print(f"\npages of section.pdf: {pack.pages:g}" if pack.pages else "\npages: not counted; add --pdf")
+    rest = f"; the rest: {folder}/appendix.tex" if pack.appendix else ""
+    print(printable(f"overview: {folder}/pack.html; to submit: {folder}/section.tex{rest}"))
     figures = "claims.toml" if pack.own_audit.judgements else "table.csv"
     print(printable(f"see it as a reviewer: steelyard audit {folder}/{figures} --html review.html"))
 

@@ -5,16 +5,19 @@ import json
 from typing import Any
 
 from steelyard.analysis.bound import forecast, has_queue
-from steelyard.analysis.summary import job_throughput, summarise
+from steelyard.analysis.summary import MEASURED, job_throughput, summarise
+from steelyard.audit.expect import expect_of
 from steelyard.cli.options.run import LOAD_BUDGET, LOAD_WORKERS
 from steelyard.cli.parser import OptionError
 from steelyard.cli.verb import exit_code
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import RunRecord
+from steelyard.errors import InputError
 from steelyard.inputs.study import assign, require_registered, single_run
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.expect import expected_object, run_line
 from steelyard.terminal.live.progress import Progress, loudness
 from steelyard.terminal.loader import loader_lines, loader_object
 from steelyard.terminal.tables import cells_lines
@@ -23,27 +26,36 @@ COMMAND = "steelyard run"
 # Options that are settings of the RunSpec under the same name, and those of its parts.
 SETTINGS = (
     "device", "mode", "ranks", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel", "backend",
-    "threads", "data", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s",
+    "kv_cache", "threads", "preset", "cudnn_benchmark", "optimizer_kernel", "gradient_as_bucket_view", "attention",
+    "numa", "data", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s",
 )  # fmt: skip
-SWITCHES = ("channels_last", "deterministic", "numa")
+SWITCHES = ("autocast", "graphs", "channels_last", "deterministic")
 PARTS = {
     "budget": ("min_steps", "min_seconds", "rel_half_width", "max_steps", "max_seconds", "max_extension", "epochs"),
     "quality": ("target", "every_epochs"),
-    "loader": ("prefetch",),
+    "loader": ("prefetch", "pin_memory"),
 }
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Launch the repeats; exit code 0 when all completed."""
+    if arguments.workload.endswith(".toml"):
+        problem = f"{arguments.workload} is a study or a recipe, not a workload"
+        raise InputError(problem, next_step=f"steelyard study {arguments.workload}")
     folder = ResultFolder(arguments.results)
     chosen = settings(arguments)
     if chosen.get("mode") == "load":
         return _measure_pipeline(arguments, folder, chosen)
     made = measure(arguments, folder, chosen)
+    cells = summarise(made)
+    # A simulated device is no machine that others could have.
+    measured = [cell for cell in cells if {*cell.statuses} & {*MEASURED} and cell.spec.device_family != "sim"]
+    expected = [expect_of(folder, cell) for cell in measured]
     if arguments.json:
-        print(json.dumps({"runs": [to_json_object(record) for record in made]}))
+        told = [expected_object(entry) for entry in expected]
+        print(json.dumps({"runs": [to_json_object(record) for record in made], "expected": told}))
     else:
-        print("\n".join(cells_lines(summarise(made), detail=True)))
+        print("\n".join([*cells_lines(cells, detail=True), *(line for entry in expected for line in run_line(entry))]))
     return exit_code(made)
 
 
@@ -72,8 +84,6 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     if arguments.loader_workers is not None:
         parts["loader"]["workers"] = arguments.loader_workers[0]
-    if arguments.pin_memory:
-        parts["loader"]["pin_memory"] = True
     chosen |= {part: values for part, values in parts.items() if values}
     for key, value in arguments.model:
         assign(chosen, f"model.{key}", value)

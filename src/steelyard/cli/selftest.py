@@ -1,18 +1,26 @@
-"""Check the arithmetic on simulated accelerators, or the energy sensors of this node."""
+"""Check the arithmetic on simulated accelerators, or the accelerator or the energy sensors of this node."""
 
 import argparse
 import json
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
+from steelyard.cli.options.selftest import RESULTS
+from steelyard.contracts.base import to_json_object
+from steelyard.selftest.accelerator import accelerator_test
 from steelyard.selftest.hardware import hardware_test
 from steelyard.selftest.prove import prove
+from steelyard.terminal.accelerator import accelerator_lines
 from steelyard.terminal.text import table, wrapped
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the checks; exit code 1 when one does not hold."""
+    if arguments.accelerator:
+        return _accelerator(arguments)
     return _hardware(arguments) if arguments.hardware else _arithmetic(arguments)
 
 
@@ -30,10 +38,21 @@ def _arithmetic(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _accelerator(arguments: argparse.Namespace) -> int:
+    report = accelerator_test(_tell)
+    path = _write(arguments.write or RESULTS["accelerator"], to_json_object(report))
+    if arguments.json:
+        print(json.dumps(to_json_object(report), allow_nan=False))
+    else:
+        print("\n".join([*accelerator_lines(report), *_where(path)]))
+    return 1 if "not as assumed" in report.counts() else 0
+
+
 def _hardware(arguments: argparse.Namespace) -> int:
     found = hardware_test(_tell, idle_s=arguments.idle_s, load_s=arguments.load_s)
+    path = arguments.write or RESULTS["hardware"]
     if found.shared:
-        arguments.write.write_text(json.dumps(found.shared, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        _write(path, found.shared)
     if arguments.json:
         print(json.dumps(found.shared or {"verdict": found.verdict, "reasons": list(found.reasons)}, allow_nan=False))
         return 0 if found.verdict == "holds" else 1
@@ -43,12 +62,17 @@ def _hardware(arguments: argparse.Namespace) -> int:
     for check in found.checks:
         of = f": {check.of}" if check.of else ""
         print("\n".join(wrapped(f"{check.outcome:<11} {check.name}{of}: {check.text}", deeper=14 * " ")))
-    if found.shared:
-        print()
-        print("\n".join(wrapped(f"result, without host and device names: {arguments.write}")))
-    else:
-        print("next: steelyard doctor")
+    print("\n".join(_where(path)) if found.shared else "next: steelyard doctor")
     return 0 if found.verdict == "holds" else 1
+
+
+def _write(path: Path, result: dict[str, Any]) -> Path:
+    path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return path
+
+
+def _where(path: Path) -> list[str]:
+    return ["", *wrapped(f"result, without host and device names: {path}")]
 
 
 def _tell(text: str) -> None:

@@ -2,14 +2,15 @@
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 from steelyard.analysis.summary import list_studies, summarise
 from steelyard.contracts.base import to_json_object
+from steelyard.contracts.record import RunRecord
 from steelyard.derive.record import derive
 from steelyard.errors import InputError, printable
-from steelyard.inputs.validate import MAX_RECORD_BYTES, read_bounded
-from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, record_text
+from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, read_record_text, record_text
 from steelyard.terminal.step_times import step_time_lines
 from steelyard.terminal.tables import cells_lines, cells_object, record_lines, studies_table
 
@@ -21,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _derive(arguments, folder)
     studies = folder.studies()
     if not studies:
-        raise InputError(f"no results in {folder.path}", next_step="steelyard run sim")
+        raise folder.empty("steelyard run sim")
     if arguments.what is None:
         listed = list_studies(folder)
         print(json.dumps(listed) if arguments.json else studies_table(listed))
@@ -40,9 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([to_json_object(record) for record in found.values()]))
     else:
         for path, record in found.items():
-            steps = step_time_lines(path / RAW, record)
+            steps = folder.of_run(path, partial(_steps, record))
             print("\n".join([*record_lines(record), *steps]))
     return 0
+
+
+def _steps(record: RunRecord, path: Path) -> list[str]:
+    return step_time_lines(path / RAW, record)
 
 
 def _derive(arguments: argparse.Namespace, folder: ResultFolder) -> int:
@@ -50,13 +55,12 @@ def _derive(arguments: argparse.Namespace, folder: ResultFolder) -> int:
     if arguments.what is None:
         raise InputError("--derive needs a run", next_step="steelyard show RUN_ID --derive")
     direct = Path(arguments.what)
-    paths = [direct] if (direct / RECORD_FILE).is_file() else folder.find(arguments.what)
+    paths = [direct.resolve()] if (direct / RECORD_FILE).is_file() else folder.find(arguments.what)
     if not paths:
         raise folder.unknown(arguments.what)
-    derived = {path: derive(path / RAW) for path in paths}
+    derived = {path: folder.of_run(path, lambda place: derive(place / RAW)) for path in paths}
     same = {
-        path: read_bounded(path / RECORD_FILE, MAX_RECORD_BYTES) == record_text(record).encode()
-        for path, record in derived.items()
+        path: folder.of_run(path, read_record_text) == record_text(record).encode() for path, record in derived.items()
     }
     if arguments.json:
         entries = [

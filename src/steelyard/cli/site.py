@@ -73,7 +73,7 @@ def _check(arguments: argparse.Namespace) -> int:
     for pool in pools:
         if not arguments.json and len(pools) > 1:
             print(f"{pool}:")
-        for check in checks(Place(place.site, pool), results=arguments.results):
+        for check in checks(Place(place.site, pool), results=arguments.results, offline=arguments.offline):
             # What several pools have in common is printed once.
             if check not in (seen for _, seen in found):
                 found.append((pool, check))

@@ -16,17 +16,16 @@ from steelyard.errors import InputError
 from steelyard.inputs.site import find_place
 from steelyard.inputs.study import Expansion, expand, load_study, require_registered
 from steelyard.launch.allocation import launcher_here
-from steelyard.launch.campaign import Campaign
 from steelyard.launch.follow import look, wait
 from steelyard.launch.local_study import Outcome, refuse_other_seed, run_all, set_aside
 from steelyard.launch.plan import studies, under_way
 from steelyard.launch.search import found, search_all, tried
-from steelyard.launch.submit import lock, send
+from steelyard.launch.submit import Submitted, lock, send
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.findings import command_line, next_line
 from steelyard.terminal.live.following import Following
 from steelyard.terminal.live.progress import Progress, loudness, say
-from steelyard.terminal.status import campaign_lines, campaign_object
+from steelyard.terminal.status import campaign_lines, campaign_object, foreign_lines
 from steelyard.terminal.study import (
     extension_lines,
     extension_object,
@@ -103,8 +102,7 @@ def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Comm
         return _plan_sending(arguments, expansion, folder, command) if arguments.site else _plan(expansion, folder)
     if (arguments.again or arguments.site) and expansion.study.name in studies(folder):
         # Collect what has ended since: it need not run again, or --again may select it.
-        for problem in look(folder, expansion.study.name).problems:
-            say(problem)
+        _collect(arguments, folder, expansion.study.name)
     if arguments.again:
         with lock(folder, expansion.study.name):
             count = set_aside(folder, expansion, arguments.again)
@@ -113,6 +111,13 @@ def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Comm
     if arguments.site or arguments.wait:
         return _at_site(arguments, expansion, folder, command)
     return _here(arguments, expansion, folder, command)
+
+
+def _collect(arguments: argparse.Namespace, folder: ResultFolder, study: str) -> None:
+    """Collect what has ended, and say what was not collected."""
+    status = look(folder, study, shared=arguments.shared)
+    for line in (*foreign_lines(status), *status.problems):
+        say(line)
 
 
 def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command) -> StudyAnswer:
@@ -132,8 +137,7 @@ def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultF
     if expansion.searches:
         raise InputError("--extend: a study with [search] tries every batch once", next_step=again)
     if study in studies(folder):
-        for problem in look(folder, study).problems:
-            say(problem)
+        _collect(arguments, folder, study)
     _refuse_under_way(folder, study)
     refuse_other_seed(folder, expansion)
     missing = sum(not folder.has(spec) for spec in expansion.runs)
@@ -168,14 +172,20 @@ def _at_site(
             f"--wait: {study!r} was not submitted to a site", next_step=f"{command.line(None)} --site SITE --wait"
         )
     done = sum(folder.has(spec) for spec in _specs(expansion))
+    said = ""
     while True:
         # Again after waiting: a site may limit the number of jobs in the queue.
-        made = send(folder, expansion, find_place(arguments.site), file=command.file) if arguments.site else None
+        sent = Submitted(0)
+        if arguments.site:
+            sent = send(folder, expansion, find_place(arguments.site), file=command.file, shared=arguments.shared)
         if not arguments.wait:
-            return _sent(expansion, folder, made)
+            return _sent(expansion, folder, sent)
+        if sent.full and sent.full != said:
+            said = sent.full
+            say(f"{said}; waiting to submit the rest", loud)
         with Following(loud) as following:
-            wait(folder, study, following.tell)
-        if made is None:
+            wait(folder, study, following.tell, shared=arguments.shared, full=bool(sent.full))
+        if sent.made is None and not sent.full:
             break
     records = [folder.read(folder.run_path(spec)) for spec in _specs(expansion) if folder.has(spec)]
     answer = _results(expansion, folder, Outcome(tuple(records[done:]), done))
@@ -187,16 +197,19 @@ def _at_site(
     return replace(answer, code=1, lines=[*answer.lines, "", note], note=note)
 
 
-def _sent(expansion: Expansion, folder: ResultFolder, made: Campaign | None) -> StudyAnswer:
-    study = expansion.study.name
+def _sent(expansion: Expansion, folder: ResultFolder, done: Submitted) -> StudyAnswer:
+    study, made = expansion.study.name, done.made
     sent = under_way(folder, study)
     out = len(sent)
     # The file may have changed since: a submitted run need not be part of the study any more.
     missing = sum(spec.run_id not in sent and not folder.has(spec) for spec in expansion.runs)
-    shown = {"sent": campaign_object(made) if made else None, "under_way": out, "left_over": missing}
+    shown: dict[str, Any] = {"sent": campaign_object(made) if made else None, "under_way": out, "left_over": missing}
+    shown["queue_full"] = done.full
     lines = [f"nothing to submit: {out} runs are waiting or running, all others have a result"]
     if made is not None:
         lines = campaign_lines(made, sent=True)
+    if done.full:
+        lines += ["", f"{done.full}; not all of this is submitted: repeat the command when other jobs have ended"]
     if missing > 0:
         lines.append(f"{missing} runs do not fit into the queue; repeat the command when these have ended")
     return StudyAnswer(0, shown, [*lines, "", next_line(f"steelyard {'status' if out else 'show'} {study}")])
@@ -205,7 +218,7 @@ def _sent(expansion: Expansion, folder: ResultFolder, made: Campaign | None) -> 
 def _plan_sending(
     arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command
 ) -> StudyAnswer:
-    made = send(folder, expansion, find_place(arguments.site), file=command.file, dry_run=True)
+    made = send(folder, expansion, find_place(arguments.site), file=command.file, dry_run=True).made
     if made is None:
         return StudyAnswer(
             0, {"would_send": None}, ["nothing to submit: every run has a result, is waiting or is running"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from steelyard.cli.exit_codes import DONE, FAILED, INTERRUPTED
 from steelyard.cli.parser import OptionError, Parser, did_you_mean
-from steelyard.errors import SteelyardError, printable
+from steelyard.errors import LEFT_OUT, SHOWN_PROBLEMS, SteelyardError, printable
 from steelyard.terminal.text import RESULTS
 
 if TYPE_CHECKING:
@@ -37,7 +37,25 @@ def make_parser(name: str) -> Parser:
 
 
 def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
-    """Parse the options of a verb and run it, if it is a known one. Errors are reported, not shown as tracebacks."""
+    """Parse the options of a verb and run it, if it is a known one. Errors are reported, not shown as tracebacks.
+
+    Of many runs, those that cannot be read are left out and named at the end; the exit code is then not 0.
+    """
+    left_out: dict[str, None] = {}
+    before = LEFT_OUT.set(left_out)
+    try:
+        code = _run(name, words, known)
+    finally:
+        LEFT_OUT.reset(before)
+    if left_out:
+        places = [*left_out][:SHOWN_PROBLEMS]
+        places += [f"and {len(left_out) - SHOWN_PROBLEMS:,} more"] if len(left_out) > SHOWN_PROBLEMS else []
+        runs = "1 run was" if len(left_out) == 1 else f"{len(left_out):,} runs were"
+        _console().say("\n  ".join([f"error: {runs} left out, because files cannot be read", *places]))
+    return code or (FAILED if left_out else DONE)
+
+
+def _run(name: str, words: list[str], known: Collection[str]) -> int:
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
     named = RESULTS.set(None)
     try:

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.verify import (
@@ -53,8 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run and judge; exit code 0 for a pass, 1 for a fail, 3 when it cannot tell."""
     _check_options(arguments)
     path = find_recipe(str(arguments.file)) or arguments.file
-    recipe = load_recipe(path)
-    recipe, settings = _read_command(recipe)
+    recipe, settings = read_recipe(path)
     folder, place = ResultFolder(arguments.results), path.parent
     name, jobs = _choose_occasion(arguments, folder, recipe)
     expansion = plan(recipe, place, name=name, jobs=jobs, run=settings)
@@ -143,6 +143,11 @@ def _choose_occasion(arguments: argparse.Namespace, folder: ResultFolder, recipe
 
 
 # -- the command of a recipe
+
+
+def read_recipe(path: Path) -> tuple[Recipe, dict[str, Any] | None]:
+    """Read a recipe file, and the settings of its command if that is a run."""
+    return _read_command(load_recipe(path))
 
 
 def _read_command(recipe: Recipe) -> tuple[Recipe, dict[str, Any] | None]:

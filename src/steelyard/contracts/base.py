@@ -15,6 +15,7 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+_fields = cache(dataclasses.fields)
 
 
 class Contract:
@@ -24,7 +25,6 @@ class Contract:
         "extra": "forbid",
         "strict": True,
         "allow_inf_nan": False,
-        "use_attribute_docstrings": True,
     }
 
 
@@ -88,14 +88,18 @@ Text = Annotated[str, Length(4000)]
 Share = Annotated[float, Bound(ge=0, le=1)]
 Positive = Annotated[float, Bound(gt=0, le=1e18)]
 NotNegative = Annotated[float, Bound(ge=0, le=1e18)]
+Time = Annotated[float, Bound(ge=-1e15, le=1e15)]
+"""Seconds on some clock."""
 Count = Annotated[int, Bound(ge=0, le=10**15)]
 AtLeastOne = Annotated[int, Bound(ge=1, le=10**15)]
 
 
 def to_json_object(value: Any) -> Any:
     """Return the contract as nested dicts and lists, ready for `json.dumps`."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json_object(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: to_json_object(getattr(value, f.name)) for f in _fields(type(value))}
     if isinstance(value, dict):
         return {key: to_json_object(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -4,6 +4,7 @@ A run's `raw/` directory holds for each node
     sensors-00000.jsonl   one JSON object per line: {"kind": "sampler" | "domain" | "missing" | "ended", ...}, and for
                           each channel {"kind": "counter" | "gauge", ...}; see `sensor_event`
     power-00000.bin       samples in chunks, each of one channel
+    conditions-00000.bin  the state of the devices; see `contracts.conditions`
 The number is that of the process which started the sampler: the first rank of its node.
 """
 
@@ -12,11 +13,13 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Positive, Text
+from steelyard.contracts import conditions
+from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Positive, Text, Time
+from steelyard.contracts.observe import open_raw
 from steelyard.errors import DamagedDataError
 
 if TYPE_CHECKING:
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SENSORS_PATTERN = "sensors-*.jsonl"
-POWER_PATTERN = "power-*.bin"
 
 DomainScope = Literal["die", "device", "module", "cpu", "memory", "io", "board", "node"]
 """die: a die of a card; device: what the scheduler allocates; module: a superchip with its CPU; cpu: a CPU package;
@@ -101,22 +103,12 @@ class Sampler(Contract):
     period_s: Positive
     clock: Text
     """Clock of the samples: CLOCK_MONOTONIC of the node, or the simulated one."""
-    zero_s: float
+    zero_s: Time
     """That clock at the start of the worker's phases; subtract it from a sample's time to get the time in the run."""
-    unix_s: float | None = None
+    unix_s: Time | None = None
     """Unix time at that moment, for the comparison with external meters."""
     random_phase: bool = False
     """Whether readings are taken at random times inside each period."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Condition(Contract):
-    """State of the devices at one moment, such as clock limits and power limits."""
-
-    at_s: float
-    """Time on the samples' clock."""
-    facts: Annotated[dict[str, Text], Length(1024)]
-    """By domain and name, such as gpu0.clocks_held_by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +116,7 @@ class Ended(Contract):
     """The end of the sampler. Without this event it was killed."""
 
     reason: Text
-    at_s: float
+    at_s: Time
     """Time on the samples' clock."""
     samples: Count
     late: Count = 0
@@ -136,35 +128,57 @@ class Ended(Contract):
 POWER_COLUMNS = ("time_s", "value", "spent_s")
 """Time at which the reading returned, on the sampler's clock; joules or watts; duration of the call. The reading is of
 some moment in the `spent_s` before `time_s`."""
+
+
+class ChunkFile(NamedTuple):
+    """A kind of file with samples in chunks."""
+
+    pattern: str
+    magic: bytes
+    columns: tuple[str, ...]
+    number: str
+    """numpy's name of the number format."""
+
+    def place(self, raw: Path, process: int) -> Path:
+        """Return the path of a node's file."""
+        return raw / self.pattern.replace("*", f"{process:05d}")
+
+
 POWER_MAGIC = b"SYPOWER1"
-_PLACE = struct.Struct("<4sII")  # mark, channel's number in the order of its events, samples
+POWER = ChunkFile("power-*.bin", POWER_MAGIC, POWER_COLUMNS, "<f8")
+CONDITIONS = ChunkFile("conditions-*.bin", b"SYSTATE1", conditions.COLUMNS, "<f4")
+_PLACE = struct.Struct("<4sII")  # mark, number of the channel or device in the order of its events, samples
 _CHECK = struct.Struct("<II")
 _MARK = b"CHNP"
 MAX_CHUNK_SAMPLES = 1 << 16
+# Seconds, joules, watts, clocks: larger numbers are not readings.
+HIGHEST_READING = 1e15
 
 
 @dataclass(frozen=True)
 class PowerChunk:
-    """Consecutive samples of one channel; `table` has one row per column of POWER_COLUMNS."""
+    """Consecutive samples of one channel, or readings of one device; `table` has one row per column of its file."""
 
     channel: int
     table: NDArray[np.float64]
 
 
-def write_power_chunk(file: BinaryIO, channel: int, table: NDArray[np.float64]) -> None:
-    """Append samples of one channel, with checksums."""
-    payload = np.ascontiguousarray(table, dtype="<f8").tobytes()
+def write_power_chunk(file: BinaryIO, channel: int, table: NDArray[np.float64], kind: ChunkFile = POWER) -> None:
+    """Append samples of one channel or device, with checksums."""
+    payload = np.ascontiguousarray(table, dtype=kind.number).tobytes()
     place = _PLACE.pack(_MARK, channel, table.shape[1])
     file.write(place + _CHECK.pack(zlib.crc32(place), zlib.crc32(payload)) + payload)
 
 
-def read_power_chunks(path: Path) -> Iterator[PowerChunk]:
+def read_power_chunks(path: Path, kind: ChunkFile = POWER) -> Iterator[PowerChunk]:
     """Stream the samples of a node. A last chunk cut short by a kill is left out; a damaged one is an error."""
-    with path.open("rb") as file:
-        if file.read(len(POWER_MAGIC)) != POWER_MAGIC:
-            if path.stat().st_size < len(POWER_MAGIC):
+    rows, each = len(kind.columns), np.dtype(kind.number).itemsize
+    with open_raw(path) as file:
+        magic = file.read(len(kind.magic))
+        if magic != kind.magic:
+            if len(magic) < len(kind.magic):
                 return
-            raise DamagedDataError(f"{path.name}: not a file of power samples")
+            raise DamagedDataError(f"{path.name}: not a file of this kind of samples")
         header_bytes = _PLACE.size + _CHECK.size
         while len(header := file.read(header_bytes)) == header_bytes:
             mark, channel, samples = _PLACE.unpack_from(header)
@@ -172,17 +186,21 @@ def read_power_chunks(path: Path) -> Iterator[PowerChunk]:
             sound = mark == _MARK and zlib.crc32(header[: _PLACE.size]) == place_crc
             if not sound or not 0 < samples <= MAX_CHUNK_SAMPLES:
                 raise DamagedDataError(f"{path.name}: damaged chunk header")
-            payload = file.read(samples * len(POWER_COLUMNS) * 8)
-            if len(payload) < samples * len(POWER_COLUMNS) * 8:
+            payload = file.read(samples * rows * each)
+            if len(payload) < samples * rows * each:
                 return
             if zlib.crc32(payload) != crc:
                 raise DamagedDataError(f"{path.name}: checksum differs")
-            yield PowerChunk(channel, np.frombuffer(payload, dtype="<f8").reshape(len(POWER_COLUMNS), samples))
+            table = np.frombuffer(payload, dtype=kind.number).reshape(rows, samples)
+            # Not a number: not read. Everything else must be a number to calculate with.
+            if (np.abs(table) > HIGHEST_READING).any():
+                raise DamagedDataError(f"{path.name}: impossible readings")
+            yield PowerChunk(channel, table)
 
 
 SENSOR_EVENTS: dict[str, type[Any]] = {
-    "sampler": Sampler, "domain": Domain, "channel": Channel, "missing": Missing, "condition": Condition,
-    "ended": Ended,
+    "sampler": Sampler, "domain": Domain, "channel": Channel, "missing": Missing,
+    "conditions": conditions.Readable, "ended": Ended,
 }  # fmt: skip
 
 

@@ -13,18 +13,21 @@ A run's `raw/` directory holds
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, cast
 
 import numpy as np
 
-from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Text
+from steelyard import nofollow
+from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Share, Text, Time
 from steelyard.errors import DamagedDataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedReader
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -43,7 +46,13 @@ EVENTS_PATTERN = "events-*.jsonl"
 STEPS_PATTERN = "steps-*.bin"
 TOKENS_PATTERN = "tokens-*.bin"
 MAX_EVENT_BYTES = 1 << 20
+# Of one process. A run with 10,000 evaluations has 4 MB and 20,000 events.
+MAX_EVENTS_BYTES = 1 << 23
+MAX_EVENTS = 100_000
 SINGLE_PRECISION = 2.0**-23
+
+LEADS = 0.95
+"""A host that is ahead of its device in fewer steps may have kept it waiting in the others."""
 
 StatusCode = Literal[
     "completed",
@@ -55,10 +64,13 @@ StatusCode = Literal[
     "killed",
     "node_failure",
     "preempted",
+    "lost",
     "refused",
     "cancelled",
 ]
-PhaseName = Literal["idle", "setup", "data", "compile", "steps", "warmup", "steady", "evaluation", "crosscheck"]
+PhaseName = Literal[
+    "idle", "setup", "data", "compile", "steps", "warmup", "steady", "evaluation", "checkpoint", "crosscheck",
+]  # fmt: skip
 """idle: sensors are read and no device is used yet, for the baseline; it may be inside setup."""
 StopReason = Literal["interval", "max_steps", "max_seconds", "epochs", "quality"]
 LoadMoment = Literal["start", "steps", "end"]
@@ -79,8 +91,8 @@ class Phase(Contract):
     """A part of the run, on the worker's monotonic clock from 0."""
 
     name: PhaseName
-    start_s: float
-    end_s: float
+    start_s: Time
+    end_s: Time
     complete: bool = True
     """False: the phase ended with an error."""
 
@@ -101,11 +113,22 @@ class Stop(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPeak(Contract):
-    """Peak memory of the devices of the process."""
+    """Memory of the device of the process when its steps ended; None: unknown."""
 
     peak_bytes: NotNegative | None
+    """The most that its tensors needed at one time."""
     method: Text = ""
-    """How it was read."""
+    """How `peak_bytes` was read."""
+    reserved_bytes: NotNegative | None = None
+    """The most that torch's allocator took from the driver: the tensors and the gaps between them."""
+    driver_used_bytes: NotNegative | None = None
+    """Used on the whole device by the driver's count: also context, libraries, communication and other processes."""
+    device_bytes: NotNegative | None = None
+    """All memory of the device."""
+    node_used_bytes: NotNegative | None = None
+    """Only if processor and device share their memory: what was in use on the node, without what can be freed."""
+    node_bytes: NotNegative | None = None
+    """All memory of such a node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,6 +247,38 @@ class CrossCheck(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CrossCheckFailure(Contract):
+    """Why the second pass failed on a process. The measurement before it stays valid."""
+
+    rank: Count
+    reason: Text
+    at_unix_s: NotNegative
+    """The first failure is the cause of those of other processes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueFacts(Contract):
+    """How one rank's host kept the queue of its device filled. None: unknown."""
+
+    led_share: Share | None = None
+    """Share of the measured steps after whose launch the device was still busy with the step before. Where the host
+    leads, the device never waits for it."""
+    event_s: NotNegative | None = None
+    """What one event costs the device while it has work."""
+    event_host_s: NotNegative | None = None
+    """What one event costs the host."""
+    events_per_step: Count = 0
+    profiled_steps: Count = 0
+    """Steps of the cross-check that were profiled or watched for synchronisations."""
+    compute_s: NotNegative | None = None
+    """Per profiled step: time in which a kernel ran, without communication and copies from the host."""
+    synchronisations: NotNegative | None = None
+    """Per step: calls in which the host waited for the device."""
+    reason: Text = ""
+    """Why the profile is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Environment(Contract):
     """Where the worker ran."""
 
@@ -245,7 +300,7 @@ class LoadCounters(Contract):
 
     moment: LoadMoment
     node: Text
-    at_s: float
+    at_s: Time
     """On the monotonic clock of the node."""
     cpus: Annotated[str, Length(4000, r"^[0-9a-f]+$", "hexadecimal digits")]
     """The CPUs that this process may use, as a bit mask."""
@@ -288,6 +343,8 @@ class Scheduled(Contract):
     """Elapsed time of the whole task, by the scheduler's accounting."""
     energy_j: NotNegative | None = None
     """Energy of the whole task, by the scheduler's accounting; None: not recorded."""
+    suspended_s: NotNegative | None = None
+    """How long the scheduler suspended the task, by its accounting; None: it did not, or unknown."""
     runs: Annotated[int, Bound(ge=1, le=1_000_000)] = 1
     """Number of runs in the task."""
     image: Text | None = None
@@ -314,17 +371,42 @@ class Launch(Contract):
     """None: started by the user's own process."""
 
 
+def open_raw(path: Path) -> BufferedReader:
+    """Open a raw file to read; DamagedDataError names a link, or anything else that is not a regular file."""
+    try:
+        return cast("BufferedReader", nofollow.open_file(path))
+    except nofollow.LinkError as error:
+        raise _without_folder(error, path) from None
+
+
+def raw_bytes(path: Path) -> int:
+    """Return the size of a raw file; DamagedDataError names a link."""
+    try:
+        return nofollow.stat(path).st_size
+    except nofollow.LinkError as error:
+        raise _without_folder(error, path) from None
+
+
+def _without_folder(error: nofollow.LinkError, path: Path) -> DamagedDataError:
+    # The same files give the same record, wherever they are.
+    return DamagedDataError(error.what.replace(f"{path.parent}/", ""))
+
+
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a file. A last line cut short by a kill is left out."""
-    with path.open("rb") as file:
+    read = count = 0
+    with open_raw(path) as file:
         while line := file.readline(MAX_EVENT_BYTES):
+            read, count = read + len(line), count + 1
             if len(line) == MAX_EVENT_BYTES:
                 raise DamagedDataError(f"{path.name}: a line has more than {MAX_EVENT_BYTES} bytes")
+            if read > MAX_EVENTS_BYTES or count > MAX_EVENTS:
+                raise DamagedDataError(f"{path.name}: more than {MAX_EVENTS:,} events or {MAX_EVENTS_BYTES:,} bytes")
             if not line.endswith(b"\n"):
                 return
             try:
                 event = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise DamagedDataError(f"{path.name}: a line is not JSON: {line[:80]!r}") from None
             if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
                 raise DamagedDataError(f"{path.name}: a line is not an event: {line[:80]!r}")
@@ -344,6 +426,11 @@ CHECK = struct.Struct("<II")  # CRC-32 of the place and of the payload: a damage
 HEADER_BYTES = PLACE.size + CHECK.size
 CHUNK_MARK = b"CHNK"
 MAX_CHUNK_STEPS = 1 << 20
+# The values that a step can have, by column: far beyond any real one, and small enough that no sum overflows.
+LONGEST_S, SHORTEST_S, MOST_SAMPLES = 1e9, 1e-12, 1e15
+_LOWEST = np.array([-1e12, SHORTEST_S, -LONGEST_S, -LONGEST_S, -LONGEST_S, 0.0])
+_HIGHEST = np.array([1e12, LONGEST_S, LONGEST_S, LONGEST_S, LONGEST_S, MOST_SAMPLES])
+_MAY_BE_UNKNOWN = np.array([False, False, True, True, True, False])
 
 
 @dataclass(frozen=True)
@@ -385,7 +472,7 @@ class ChunkPlace:
 
 def chunk_places(path: Path) -> Iterator[ChunkPlace]:
     """Yield the places of all chunks; reads only headers."""
-    with path.open("rb") as file:
+    with open_raw(path) as file:
         yield from _walk(file, path)
 
 
@@ -394,7 +481,8 @@ def _walk(file: BinaryIO, path: Path) -> Iterator[ChunkPlace]:
 
     A last chunk cut short by a kill is left out.
     """
-    size = path.stat().st_size
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     if file.read(len(FILE_MAGIC)) != FILE_MAGIC:
         if size < len(FILE_MAGIC):
             return
@@ -419,7 +507,7 @@ def read_chunks(path: Path, start: int, stop: int, *, check: bool) -> Iterator[S
 
     `check` verifies checksums and values; needed only in the first of several passes.
     """
-    with path.open("rb") as file:
+    with open_raw(path) as file:
         for place in _walk(file, path):
             if place.first_step >= stop or place.first_step + place.steps <= start:
                 continue
@@ -434,7 +522,12 @@ def read_chunks(path: Path, start: int, stop: int, *, check: bool) -> Iterator[S
 def _check(chunk: StepChunk, payload: bytes, place: ChunkPlace, path: Path) -> None:
     if zlib.crc32(payload) != place.crc:
         raise DamagedDataError(f"{path.name}: checksum differs in the chunk at byte {place.offset}")
-    step_s, samples = chunk.column("step_s"), chunk.column("samples")
-    # Written so that NaN fails too.
-    if not (step_s.min() > 0 and step_s.max() < np.inf and samples.min() >= 0 and samples.max() < np.inf):
-        raise DamagedDataError(f"{path.name}: impossible step times or samples in the chunk at byte {place.offset}")
+    # Written so that NaN fails where it is not allowed.
+    least, most = chunk.table.min(axis=1), chunk.table.max(axis=1)
+    if np.isnan(least).any():
+        known = np.where(_MAY_BE_UNKNOWN[:, None] & np.isnan(chunk.table), 0.0, chunk.table)
+        least, most = known.min(axis=1), known.max(axis=1)
+    possible = (least >= _LOWEST) & (most <= _HIGHEST)
+    if not possible.all():
+        column = COLUMNS[int(np.argmin(possible))]
+        raise DamagedDataError(f"{path.name}: impossible values of {column} in the chunk at byte {place.offset}")

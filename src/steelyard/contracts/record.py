@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Share, Text
+from steelyard.contracts.base import AtLeastOne, Bound, Contract, Count, Length, Name, NotNegative, Share, Text
 from steelyard.contracts.observe import (
     CrossCheck,
     DataFacts,
@@ -18,11 +18,13 @@ from steelyard.contracts.observe import (
     MemoryPeak,
     ModelFacts,
     Phase,
+    QueueFacts,
     Settings,
     Status,
     Stop,
 )
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
+from steelyard.contracts.wrap import ProgramEnd
 
 Scope = Literal["die", "device", "module", "node", "rank", "job"]
 Window = Literal[
@@ -41,9 +43,18 @@ Window = Literal[
     "crosscheck",
     "run",
 ]
-Aggregation = Literal["work over time", "mean", "p50", "p90", "p95", "p99", "sum", "max", "last", "share of time"]
+Aggregation = Literal[
+    "work over time", "mean", "p50", "p90", "p95", "p99", "sum", "min", "max", "last", "share of time", "share of work"
+]
 SteadyAnswer = Literal["steady", "warming up throughout", "slowing down", "no steady state"]
 Severity = Literal["error", "warning", "note"]
+LARGEST = 1e60
+"""Beyond any real result, and small enough that no calculation with results overflows; so is 1 / LARGEST."""
+
+
+def possible(value: float | None) -> bool:
+    """Return whether a result can have this value."""
+    return value is None or value == 0 or 1 / LARGEST <= abs(value) <= LARGEST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +70,48 @@ class Interval(Contract):
     """What the interval covers: this job, this node, or jobs across nodes."""
     approximate: Annotated[tuple[Text, ...], Length(20)] = ()
     """Reasons why the interval is approximate; empty: its coverage has been verified."""
+    low_without_gain: float | None = None
+    """Energy: the interval without the tolerance that the makers of the sensors state (gain). That error is the same in
+    every run on the same sensors, so it does not matter for their ratio. None: not an energy, or not known."""
+    high_without_gain: float | None = None
+
+    def __post_init__(self) -> None:
+        if not all(map(possible, (self.low, self.high, self.low_without_gain, self.high_without_gain))):
+            raise ValueError(f"low: an end of the interval is out of range; valid: up to {LARGEST:g}")
 
     @property
     def top(self) -> float:
         """Return the upper end; infinity if there is none."""
         return math.inf if self.high is None else self.high
+
+    @property
+    def gain(self) -> float | None:
+        """Return the part of the half-width that comes from gain; None if it is not known."""
+        if self.high is None or self.low_without_gain is None or self.high_without_gain is None:
+            return None
+        return (self.high - self.low - (self.high_without_gain - self.low_without_gain)) / 2
+
+    def times(self, factor: float) -> Interval:
+        """Return the interval of the value multiplied by a number above 0."""
+
+        def scaled(end: float | None) -> float | None:
+            return None if end is None else end * factor
+
+        return replace(
+            self, low=self.low * factor, high=scaled(self.high),
+            low_without_gain=scaled(self.low_without_gain), high_without_gain=scaled(self.high_without_gain),
+        )  # fmt: skip
+
+    def inverse(self, over: float) -> Interval:
+        """Return the interval of `over` divided by a value above 0; of an end at or below 0 there is no bound."""
+
+        def turned(end: float | None) -> float | None:
+            return over / end if end is not None and end > 0 else None
+
+        return replace(
+            self, low=over / self.top, high=turned(self.low),
+            low_without_gain=turned(self.high_without_gain), high_without_gain=turned(self.low_without_gain),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +147,8 @@ class Quantity(Contract):
     def __post_init__(self) -> None:
         if (self.value is None) == (self.reason is None):
             raise ValueError("value: must be a number, or null with a reason; valid: exactly one of value and reason")
+        if not possible(self.value):
+            raise ValueError(f"value: out of range; valid: up to {LARGEST:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +203,138 @@ class HostLoad(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceConditions(Contract):
+    """The state of one device in the window of the throughput. None: unknown, and `unknown` has the reason."""
+
+    node: Text
+    device: Text
+    """As the sensors name it, such as gpu0 or amd0.die1."""
+    backend: Name
+    readings: Count
+    """Readings in the window, one a second."""
+    clock_mhz: NotNegative | None = None
+    """Mean clock."""
+    clock_highest_mhz: NotNegative | None = None
+    """Highest clock that was read in the whole run."""
+    clock_limit_mhz: NotNegative | None = None
+    """Highest clock that the device supports."""
+    memory_clock_mhz: NotNegative | None = None
+    """Mean clock of its memory."""
+    temperature_c: float | None = None
+    """Highest temperature."""
+    memory_temperature_c: float | None = None
+    """Highest temperature of its memory."""
+    power_capped: Share | None = None
+    """Share of the time in which a power limit held the clock back."""
+    thermal: Share | None = None
+    """Share of the time in which the temperature did."""
+    hardware: Share | None = None
+    """Share of the time in which the hardware slowed itself down, for example by a power brake."""
+    setting: Share | None = None
+    """Share of the time in which a clock that somebody set did."""
+    idle: Share | None = None
+    """Share of the time in which the clock was low because there was nothing to do."""
+    corrected: Count | None = None
+    """Corrected ECC errors in the whole run."""
+    uncorrected: Count | None = None
+    """Uncorrected ECC errors in the whole run."""
+    limit_w: NotNegative | None = None
+    """Lowest power limit."""
+    default_limit_w: NotNegative | None = None
+    """Power limit as the maker set it."""
+    unknown: Annotated[dict[str, Text], Length(32)]
+    """Why fields are unknown."""
+
+
+WrapLevel = Literal[0, 1, 2, 3]
+"""How much was seen of a program: 0: only its processes; 1: figures that it prints; 2: its steps, by hooks; 3: also its
+communication."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrappedRun(Contract):
+    """What was seen of a program that was measured without a change. The spec has the settings that were read back."""
+
+    level: WrapLevel
+    processes: Count
+    """Python processes that reported in."""
+    world: AtLeastOne | None = None
+    """Ranks of the program; None: none has reported in."""
+    ranks_reported: Count = 0
+    """Ranks that reported their training."""
+    steps: Count = 0
+    """Of the ranks' counts of steps, updates and so on, the largest: ranks that train together have the same."""
+    updates: Count = 0
+    skipped_updates: Count = 0
+    phantom_updates: Count = 0
+    optimizers: Count = 0
+    backwards: Count = 0
+    accumulation: AtLeastOne | None = None
+    """Micro-batches per step; None: unknown, or not always the same on every rank."""
+    batch: AtLeastOne | None = None
+    """Samples per micro-batch; None: the same."""
+    step_reason: Text = ""
+    """Why the steps are unknown or uncertain."""
+    samples: Literal["seen", "stated", "unknown"] = "unknown"
+    """Whether the samples of a step were seen, or only stated by the user (`program.samples_per_step`)."""
+    samples_reason: Text = ""
+    """Why they were not seen."""
+    tokens_known: bool = False
+    tokens_reason: Text = ""
+    evaluation_s: NotNegative = 0.0
+    """Time of evaluations and of checkpoints, which belongs to no step; of the rank with the most."""
+    checkpoint_s: NotNegative = 0.0
+    flops_per_step: NotNegative | None = None
+    """Floating-point operations of a step of the whole job, counted in the second pass; None: not counted."""
+    exposed_comm_s: NotNegative | None = None
+    """Time of a step in which a rank only communicates, in the second pass; the mean of the ranks."""
+    busy_s: NotNegative | None = None
+    """Time of a step in which the device computes, the same; None: the host itself computes."""
+    second_reason: Text = ""
+    """Why the second pass counted nothing, or not everything."""
+    unknown: Annotated[dict[str, Text], Length(50)]
+    """Settings that could not be read back, with the reason. The spec has their defaults, which mean nothing."""
+    end: ProgramEnd | None = None
+    """How the command ended; with several nodes, on the one that ended worst. None: it left no trace of its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedClaim(Contract):
+    """A figure that a program prints, beside what was measured."""
+
+    kind: Name
+    """step_time, samples_per_s, tokens_per_s, mfu and so on."""
+    format: Name
+    """Format of the lines that it is in."""
+    lines: Count
+    """Lines of the output that it is the mean of."""
+    value: NotNegative
+    """In seconds, per second, or as a share."""
+    verdict: Literal["agrees", "differs", "unknown"]
+    measured: NotNegative | None = None
+    factor: NotNegative | None = None
+    """Printed over measured; if a known mistake explains it, the factor of that mistake."""
+    causes: Annotated[tuple[Text, ...], Length(20)] = ()
+    """Known mistakes that explain the factor; several if they explain it equally well."""
+    by_definition: bool = False
+    """The format is known to count something else, such as the first step: no mistake of this program."""
+    sentence: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongFigure(Contract):
+    """A printed figure of a table that a finding doubts, and what the other figures give for it."""
+
+    place: Text
+    """The row, spelled as in the table of rows."""
+    name: Text
+    """Metric or setting, such as `speedup` or `batch_per_device`."""
+    printed: Text
+    recomputed: Text
+    """In the unit of the printed figure, without the unit; empty: the other figures do not give a value."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding(Contract):
     """An error, warning or note about the results."""
 
@@ -167,6 +349,8 @@ class Finding(Contract):
     """Row of a table or side of a comparison; empty: the record itself."""
     evidence: Text = ""
     """The numbers behind it."""
+    wrong: Annotated[tuple[WrongFigure, ...], Length(1000)] = ()
+    """The printed figures of a table that are wrong; empty: a record, or it is not known which figure is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,10 +370,14 @@ class RunRecord(Contract):
     run_id: Name
     spec: RunSpec
     status: Status
+    wrapped: WrappedRun | None = None
+    """What was seen of the user's program; None: a workload."""
     launch: Launch | None
     environment: Environment | None
     load: Annotated[tuple[HostLoad, ...], Length(20_000)] = ()
     """How busy each node was; empty: simulated, or unknown."""
+    conditions: Annotated[tuple[DeviceConditions, ...], Length(1024)] = ()
+    """The state of the job's devices; of many only those with the lowest clock. Empty: unknown, or no accelerator."""
     settings: Settings | None = None
     """Settings in effect, as read back by the worker."""
     device: DeviceFacts | None = None
@@ -200,9 +388,15 @@ class RunRecord(Contract):
     loss: LossTrace | None = None
     evaluations: Annotated[tuple[Evaluation, ...], Length(10_000)] = ()
     phases: Annotated[tuple[Phase, ...], Length(20_000)]
+    printed: Annotated[tuple[PrintedClaim, ...], Length(100)] = ()
+    """Figures that the program prints; empty for a workload."""
     stop: Stop | None
     steady: Steady | None
     crosscheck: CrossCheck | None
+    crosscheck_failure: Text | None = None
+    """Why the second pass failed after the measurement; None: it did not."""
+    queue: QueueFacts | None = None
+    """How the host of the first rank kept its device busy; None: unknown, or the host itself computes."""
     steps_seen: Count
     """Steps with samples from every rank."""
     ranks_seen: Count
@@ -210,4 +404,13 @@ class RunRecord(Contract):
     quantities: Annotated[dict[str, Quantity], Length(1000)]
     findings: Annotated[tuple[Finding, ...], Length(1000)]
     raw: Annotated[tuple[RawFile, ...], Length(100_000)]
+    redacted: Count = 0
+    """Texts that looked like secrets and were replaced by [redacted]."""
     derived_by: Text
+
+    def __post_init__(self) -> None:
+        # Everything divides by them.
+        for name in ("step_time_mean", "throughput_job", "throughput_device"):
+            quantity = self.quantities.get(name)
+            if quantity is not None and quantity.value is not None and quantity.value <= 0:
+                raise ValueError(f"quantities.{name}.value: must be positive; valid: a number above 0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from steelyard.contracts.base import AtLeastOne, Bound, Contract, Count, Length, NotNegative, Positive
+from steelyard.contracts.base import AtLeastOne, Bound, Contract, Count, Length, NotNegative, Positive, Share
 
 NoiseKind = Literal["none", "normal", "ar1", "lognormal", "pareto"]
 
@@ -137,6 +137,26 @@ class Sensor(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
+class State(Contract):
+    """State of the simulated devices from a time on. None: the device does not report it."""
+
+    from_s: NotNegative = 0.0
+    rank: Count | None = None
+    """The device of this rank; None: all devices."""
+    clock_mhz: NotNegative | None = None
+    memory_clock_mhz: NotNegative | None = None
+    temperature_c: float | None = None
+    power_capped: Share | None = None
+    thermal: Share | None = None
+    hardware: Share | None = None
+    corrected: Count | None = None
+    uncorrected: Count | None = None
+    limit_w: Positive | None = None
+    default_limit_w: Positive | None = None
+    """Of the first state of a device; constant."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Node(Contract):
     """How simulated devices are placed on nodes."""
 
@@ -169,6 +189,8 @@ class SimTruth(Contract):
     power: Power = field(default_factory=Power)
     sensors: Annotated[tuple[Sensor, ...], Length(16)] = ()
     """Empty: no sensor."""
+    states: Annotated[tuple[State, ...], Length(64)] = ()
+    """What the sensors report of the devices' state, in order of time; it has no effect on the step times."""
     node: Node = field(default_factory=Node)
     slow_rank: Count | None = None
     slow_factor: Annotated[float, Bound(ge=1, le=1000)] = 1.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from steelyard.contracts.base import AtLeastOne, Bound, Contract, Count, Length, Name, NotNegative, Positive, Text
 from steelyard.contracts.sim import SimTruth
+from steelyard.contracts.wrap import Program
 
 SCHEMA_VERSION: Final = 1
 MAX_EVALUATIONS: Final = 9_000
@@ -21,7 +22,25 @@ CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
 Parallel = Literal["ddp", "fsdp2", "independent"]
 """ddp: every rank has the whole model, gradients are averaged; fsdp2: the parameters are sharded; independent: every
 rank trains its own model and exchanges nothing, as separate jobs on one node would."""
+KvCache = Literal["dynamic", "static"]
 DataPlace = Literal["device", "host"]
+Preset = Literal["plain", "tuned"]
+OptimizerKernel = Literal["default", "foreach", "fused"]
+Attention = Literal["auto", "flash", "efficient", "math"]
+
+
+class Tuning(NamedTuple):
+    """Settings that change how fast a step is computed, but not what is computed."""
+
+    cudnn_benchmark: bool
+    optimizer_kernel: OptimizerKernel
+    gradient_as_bucket_view: bool
+
+
+PRESETS: Final[dict[Preset, Tuning]] = {
+    "plain": Tuning(cudnn_benchmark=False, optimizer_kernel="default", gradient_as_bucket_view=False),
+    "tuned": Tuning(cudnn_benchmark=True, optimizer_kernel="fused", gradient_as_bucket_view=True),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +78,8 @@ class Loader(Contract):
     """Loader processes per rank; 0: the training process loads its own batches."""
     prefetch: Annotated[int, Bound(ge=1, le=1000)] = 2
     """Batches that each loader process keeps ready."""
-    pin_memory: bool = False
-    """Use pinned host memory."""
+    pin_memory: bool | None = None
+    """Use pinned host memory; None: on an accelerator."""
 
     def __post_init__(self) -> None:
         if self.place == "device" and (self.workers or self.pin_memory):
@@ -154,9 +173,18 @@ class RunSpec(Contract):
     learning_rate: Positive | None = None
     """Learning rate; None: the workload's own, which is small because most runs train on random labels."""
     precision: Precision = "fp32"
-    """fp32, tf32 (fp32 with TF32 matrix units), or autocast to bf16 or fp16 (with a gradient scaler)."""
+    """fp32, tf32 (fp32 with TF32 matrix units), bf16 or fp16. Training autocasts to the latter two (fp16 with a
+    gradient scaler); inference and generation cast the weights once, before the first step."""
+    autocast: bool = False
+    """Autocast in inference and generation too: the weights stay fp32 and are cast in every step."""
     compile: CompileMode = "off"
     """Mode of torch.compile."""
+    kv_cache: KvCache = "dynamic"
+    """Keys and values of earlier tokens in generation: dynamic (they grow, as in a plain script) or static (memory of
+    fixed size)."""
+    graphs: bool = False
+    """Record the decode of a token once as a graph of the device and replay it for every token; needs a static
+    `kv_cache`."""
     channels_last: bool = False
     """Use the channels-last memory format."""
     parallel: Parallel = "ddp"
@@ -168,8 +196,20 @@ class RunSpec(Contract):
     """Use only deterministic algorithms."""
     threads: Annotated[int, Bound(ge=1, le=4096)] | None = None
     """CPU threads per rank; None: torch's default for one rank, an equal share of the usable CPUs for several."""
-    numa: bool = False
-    """Bind each rank to the CPUs near its device."""
+    numa: bool | None = None
+    """Bind each rank to the CPUs near its device; None: on an accelerator, if the node has several NUMA nodes and the
+    one of the device is known."""
+    preset: Preset = "plain"
+    """Value of the tuning settings that are not set. plain: torch's own defaults; tuned: what an expert would switch on
+    without changing what is computed."""
+    cudnn_benchmark: bool | None = None
+    """Let cuDNN time its algorithms for each shape and choose the fastest; None: as in the preset."""
+    optimizer_kernel: OptimizerKernel | None = None
+    """Implementation of the optimizer: torch's default, foreach or fused; None: as in the preset."""
+    gradient_as_bucket_view: bool | None = None
+    """Keep gradients in the buckets that DDP sends, which saves a copy; None: as in the preset."""
+    attention: Attention = "auto"
+    """Kernel of scaled_dot_product_attention; auto: torch chooses."""
     loader: Loader = field(default_factory=Loader)
     """Input pipeline."""
     data: Data | None = None
@@ -191,13 +231,21 @@ class RunSpec(Contract):
     """When the run stops."""
     energy: Energy = field(default_factory=Energy)
     """Energy measurement."""
+    program: Program | None = None
+    """A command to measure instead of a workload; `workload` is then only its name."""
     sim: SimTruth = field(default_factory=SimTruth)
     """The simulated accelerator, for the device sim."""
 
     def __post_init__(self) -> None:
         self._check_simulated()
+        if self.deterministic and self.cudnn_benchmark:
+            raise ValueError(
+                "cudnn_benchmark: the chosen algorithm may change from run to run, but deterministic is set; "
+                "valid: leave out one of cudnn_benchmark and deterministic"
+            )
         if self.mode != "train" and self.accumulation != 1:
             raise ValueError("accumulation: only training accumulates gradients; valid: 1")
+        self._check_generation()
         self._check_data()
         if self.budget.epochs is not None and self.epoch_samples is None and self.data is None:
             raise ValueError("epoch_samples: missing, but budget.epochs needs it; valid: an integer of at least 1")
@@ -225,6 +273,10 @@ class RunSpec(Contract):
             )
 
     def _check_simulated(self) -> None:
+        if self.program is not None:
+            if self.device == "sim":
+                raise ValueError("device: a program does not run on the simulated device; valid: auto or a real one")
+            return
         if self.device_family != "sim":
             if self.workload == "sim":
                 raise ValueError(f"device: {self.device!r} does not run the workload 'sim'; valid: sim or auto")
@@ -236,6 +288,18 @@ class RunSpec(Contract):
             )
         if self.data is not None:
             raise ValueError("data: the simulated device reads no data; valid: leave it out, or another device")
+
+    def _check_generation(self) -> None:
+        if self.autocast and self.mode == "train":
+            raise ValueError("autocast: training in bf16 or fp16 autocasts anyway; valid: leave it out")
+        if self.kv_cache != "dynamic" and self.mode != "generate":
+            raise ValueError(f"kv_cache: the mode {self.mode!r} generates no tokens; valid: leave it out")
+        if self.kv_cache == "static" and self.autocast:
+            raise ValueError(
+                "autocast: a static cache has one number format; valid: leave it out with kv_cache 'static'"
+            )
+        if self.graphs and self.kv_cache != "static":
+            raise ValueError("kv_cache: a graph needs memory of fixed size; valid: static, if graphs is set")
 
     def _check_data(self) -> None:
         if self.data is not None and self.loader.place != "host":
@@ -258,17 +322,26 @@ class RunSpec(Contract):
     @property
     def device_family(self) -> str:
         """The device family, with `auto` resolved for the workload sim."""
-        return "sim" if self.device == "auto" and self.workload == "sim" else self.device
+        simulated = self.workload == "sim" and self.program is None
+        return "sim" if self.device == "auto" and simulated else self.device
 
     @property
     def processes(self) -> int:
-        """Processes of the job: one per rank, but one for all simulated ranks."""
-        return 1 if self.device_family == "sim" else self.ranks
+        """Processes of the job: one per rank, but one for all simulated ranks, and one that starts a program."""
+        return 1 if self.device_family == "sim" or self.program is not None else self.ranks
 
     @property
     def exchanges_gradients(self) -> bool:
         """Whether the ranks train one model together."""
         return self.mode == "train" and self.ranks > 1 and self.parallel != "independent"
+
+    @property
+    def tuning(self) -> Tuning:
+        """The tuning settings: those that are set, and the preset's values for the others."""
+        chosen = PRESETS[self.preset]
+        if self.deterministic:
+            chosen = chosen._replace(cudnn_benchmark=False)
+        return chosen._replace(**{name: value for name in chosen._fields if (value := getattr(self, name)) is not None})
 
     @property
     def step_samples(self) -> int:

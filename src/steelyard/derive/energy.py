@@ -17,6 +17,7 @@ from steelyard.derive import windows as at
 from steelyard.derive.domains import cover
 from steelyard.derive.sensors import VERDICTS, Joules, read_windows
 from steelyard.numbers import short
+from steelyard.stats.energy import agreement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -106,22 +107,10 @@ def _read_off(node: NodeSensors, readings: NodeReadings, domain: str, window: st
         joules.reasons = {f"{lost.code}: {lost.reason}": None for lost in node.missing if lost.what == channel.name} | (
             joules.reasons
         )
-    beside = next((lost for other, lost in found if other.kind == "gauge" and other is not channel), None)
-    doubt = _disagreement(joules, beside) if channel.kind == "counter" and beside is not None else ""
+    gauges = [beside for other, beside in found if other.kind == "gauge"] if channel.kind == "counter" else []
+    compared = [agreement(joules, beside) for beside in gauges]
+    doubt = next((against.reason for against in compared if against.agrees is False), "")
     return DomainEnergy(domain, channel.name, joules, doubt)
-
-
-def _disagreement(counter: Joules, gauge: Joules) -> str:
-    """Describe how a counter and the integral of a gauge contradict each other; empty if their intervals overlap."""
-    if counter.value_j is None or gauge.value_j is None:
-        return ""
-    apart_j = abs(counter.value_j - gauge.value_j)
-    if apart_j <= counter.half_j + gauge.half_j:
-        return ""
-    return (
-        f"counter {short(counter.value_j, 6)} J, integral {short(gauge.value_j, 6)} J; "
-        f"their uncertainty explains {short(counter.half_j + gauge.half_j, 3)} J"
-    )
 
 
 # -- several domains
@@ -426,7 +415,12 @@ class _Job:
         return found
 
     def _work(self) -> float:
-        """Return the samples in the main window: what each rank does while its node's first rank passes through it."""
+        """Return the samples in the main window: what each rank does while its node's first rank passes through it.
+
+        0 if they are not known.
+        """
+        if (rate := self._rates.get("throughput_job")) is not None and rate.value is None:
+            return 0.0
         firsts = [node.process for node in self._nodes] + [self._spec.ranks]
         work = sum(
             own.step_s[at.MAIN] * self._windows.rates.get(rank, 0.0)
@@ -479,7 +473,10 @@ class _Job:
         if value is None:
             reason = "; ".join(validity.reasons)[:4000] or "the sensors have no value"
         else:
-            interval = Interval(low=value - joules.half_j, high=value + joules.half_j, method=METHOD, covers="this job")
+            interval = Interval(
+                low=value - joules.half_j, high=value + joules.half_j, method=METHOD, covers="this job",
+                low_without_gain=value - joules.rest_j, high_without_gain=value + joules.rest_j,
+            )  # fmt: skip
         return Quantity(
             value=value, unit=unit, scope=scope, window=window, aggregation=aggregation, interval=interval,
             reason=reason, validity=validity,
@@ -493,8 +490,7 @@ def _turned(energy: Quantity, unit: str) -> Quantity:
         return replace(energy, value=None, unit=unit, interval=None, reason=reason)
     interval = energy.interval
     if interval is not None:
-        turned = replace(interval, low=JOULES_PER_WH / interval.top, high=JOULES_PER_WH / max(interval.low, 1e-300))
-        interval = turned if interval.low > 0 else None
+        interval = interval.inverse(JOULES_PER_WH) if interval.low > 0 else None
     return replace(energy, value=JOULES_PER_WH / energy.value, unit=unit, interval=interval)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from steelyard.contracts.conditions import COLUMNS
 from steelyard.contracts.record import HostLoad, LoadShares
+from steelyard.errors import SteelyardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -14,8 +19,9 @@ if TYPE_CHECKING:
 
     Pair = tuple[LoadCounters, LoadCounters]
 
-PROCESSES = ".processes"
-"""End of the name of a condition: how many processes compute on a device."""
+# The kernel counts in ticks of milliseconds: in less time it tells nothing.
+LEAST_S = 1e-3
+MOST_CPUS = 1e6
 
 
 def host_loads(observed: Observations) -> tuple[HostLoad, ...]:
@@ -24,7 +30,8 @@ def host_loads(observed: Observations) -> tuple[HostLoad, ...]:
     for readings in observed.events.loads.values():
         nodes.setdefault(readings[0].node, []).append(readings)
     # A rank that tells nothing would count as another process.
-    whole = len(observed.events.loads) == observed.spec.processes
+    spec = observed.spec
+    whole = len(observed.events.loads) == (spec.processes if spec.program is None else spec.ranks)
     sensors = {node.name: node for node in observed.nodes}
     return tuple(
         HostLoad(
@@ -45,11 +52,11 @@ def _pairs(ranks: Iterable[Sequence[LoadCounters]], begin: LoadMoment, end: Load
 
 
 def load_between(pairs: Sequence[Pair], *, whole: bool = True) -> LoadShares | None:
-    """Return the load of a node between two readings of each of its processes; None if there is no time between them.
+    """Return the load of a node between two readings of each of its processes; None if they are too close in time.
 
     `whole`: all processes of the job on this node are here.
     """
-    if not pairs or (seconds := pairs[0][1].at_s - pairs[0][0].at_s) <= 0:
+    if not pairs or (seconds := pairs[0][1].at_s - pairs[0][0].at_s) < LEAST_S:
         return None
     # Ranks may share their CPUs or have their own. Where sets overlap, or change, CPU time cannot be told apart.
     sets = {pair[0].cpus: pair for pair in pairs}
@@ -61,7 +68,7 @@ def load_between(pairs: Sequence[Pair], *, whole: bool = True) -> LoadShares | N
     return LoadShares(
         seconds=seconds,
         load_average=pairs[0][1].load_average,
-        own_cpus=None if own_s is None else own_s / seconds,
+        own_cpus=None if own_s is None else min(own_s / seconds, MOST_CPUS),
         # Ticks of 10 ms, and readings that are not quite at the same time, can give slightly too little or too much.
         other_cpus=None if own_s is None or busy_s is None else min(max(0.0, busy_s - own_s) / seconds, float(cpus)),
         steal_share=_share(_grown(sets.values(), "steal_s") if apart else None, seconds * cpus),
@@ -100,17 +107,15 @@ def _device_processes(observed: Observations, node: NodeSensors) -> int | None:
     steps = next((phase for phase in phases if phase.name == "steps"), None)
     if steps is None or node.sampler is None:
         return None
-    seen = 0
-    for condition in node.conditions:
-        # A condition is written when it changes: the last one before the steps still holds when they begin.
-        at_s = condition.at_s - node.sampler.zero_s
-        counts = [int(text) for name, text in condition.facts.items() if name.endswith(PROCESSES) and _is_count(text)]
-        if at_s < steps.start_s:
-            seen = max(counts, default=0)
-        elif at_s <= steps.end_s:
-            seen = max(seen, *counts, 0)
-    return seen or None
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 9
+    times, counts = COLUMNS.index("time_s"), COLUMNS.index("processes")
+    before: dict[str, float] = {}
+    seen = 0.0
+    with suppress(SteelyardError, OSError):
+        for device, table in node.readings():
+            told = table[:, np.isfinite(table[counts])]
+            # Processes are listed every few seconds: the last list before the steps still holds when they begin.
+            for count in told[counts, told[times] < steps.start_s][-1:]:
+                before[device.domain] = float(count)
+            inside = (told[times] >= steps.start_s) & (told[times] <= steps.end_s)
+            seen = max(seen, told[counts, inside].max(initial=0.0))
+    return int(max(seen, *before.values(), 0.0)) or None

@@ -59,7 +59,8 @@ def checked_quantities(checks: Sequence[CrossCheck], wait_share: float) -> dict[
         return {}
     count = len(checks)
     # Like the exposed share: never more than what the measured steps leave beside their waiting for input.
-    scale = min(1.0, (1 - wait_share) / (sum(exposed) / total)) if sum(exposed) else 1.0
+    share = sum(exposed) / total
+    scale = min(1.0, (1 - wait_share) / share) if share > 0 else 1.0
     transfer = scale * min(exposed) * count / total
     return _shares(transfer, max(0.0, scale * sum(exposed) / total - transfer), "crosscheck") | {
         "rank_compute_mean": _quantity(sum(compute) / count, "s", "crosscheck", "mean"),

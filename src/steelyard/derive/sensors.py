@@ -54,9 +54,14 @@ class Joules:
     samples: int = 0
 
     @property
+    def rest_j(self) -> float:
+        """Half-width of the 95 % interval without gain."""
+        return math.sqrt(self.rest_j2)
+
+    @property
     def half_j(self) -> float:
         """Half-width of the 95 % interval."""
-        return abs(self.gain_j) + math.sqrt(self.rest_j2)
+        return abs(self.gain_j) + self.rest_j
 
     @property
     def coverage(self) -> float:
@@ -90,13 +95,10 @@ class Joules:
 
 def joules_of(found: WindowEnergy, seconds: float) -> Joules:
     """Convert the result of the statistics."""
-    half_j = 0.0
-    if found.value_j is not None and found.low_j is not None and found.high_j is not None:
-        half_j = max(found.high_j - found.value_j, found.value_j - found.low_j)
     return Joules(
         value_j=found.value_j,
         gain_j=found.gain_j,
-        rest_j2=max(0.0, half_j - found.gain_j) ** 2,
+        rest_j2=(found.rest_j or 0.0) ** 2,
         verdict=found.verdict,
         reasons=dict.fromkeys(found.reasons),
         covered_s=found.coverage * seconds,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from steelyard.contracts.record import Aggregation, Interval, Steady, Window
+    from steelyard.contracts.record import Aggregation, Steady, Window
     from steelyard.derive.observations import Observations, StepSamples
 
     Rows = NDArray[np.float64]
@@ -56,9 +56,7 @@ def token_quantities(observed: Observations, steady: Steady | None, rate: Quanti
 
 def scaled(quantity: Quantity, factor: float, unit: str) -> Quantity:
     """Convert a quantity and its interval to another unit."""
-    interval: Interval | None = quantity.interval
-    if interval is not None:
-        interval = replace(interval, low=interval.low * factor, high=interval.top * factor)
+    interval = quantity.interval.times(factor) if quantity.interval is not None else None
     value = None if quantity.value is None else quantity.value * factor
     return replace(quantity, value=value, unit=unit, interval=interval)
 

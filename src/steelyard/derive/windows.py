@@ -67,6 +67,9 @@ def windows_of(observed: Observations, nodes: Sequence[NodeSensors], steady: Ste
     found = Windows([NodeWindows() for _ in nodes])
     for node, windows in zip(nodes, found.nodes, strict=True):
         _phase_windows(events.node_phases.get(node.process) or events.phases, windows, spec)
+        if observed.program is not None and (end := observed.ends.get(node.number)) is not None and end.wall_s > 0:
+            # A program is all of its run, whatever was seen of it.
+            windows.pieces[RUN] = [(end.start_s, end.start_s + end.wall_s)]
     if steady is not None:
         samples, per_epoch = observed.steps, steps_per_epoch(spec, events.data)
         ranges = {MAIN: (steady.start_step, steady.stop_step), ALL_STEPS: (0, samples.steps)}

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 SURVEY_LIMIT_S = 60.0
 KILLED_S = 2.0
-NAME = "energy"
+NAME, STATE = "energy", "device state"
+WORDS = {
+    "clock_mhz": "clock", "memory_clock_mhz": "memory clock", "temperature_c": "temperature",
+    "memory_temperature_c": "memory temperature", "power_capped": "held back by its power limit",
+    "thermal": "held back by its temperature", "hardware": "held back by the hardware",
+    "corrected": "corrected ECC errors", "uncorrected": "uncorrected ECC errors", "limit_w": "power limit",
+}  # fmt: skip
+"""What is read of the state of a device; the rest of `contracts.conditions.COLUMNS` is of no interest here."""
 SCOPES = ("device", "die", "module", "cpu", "memory", "io", "board", "node")
 SHOWN = 8
 
@@ -55,6 +62,7 @@ def judge_sensors(found: dict[str, Any]) -> Iterator[Check]:
     for channel in found["channels"]:
         if channel["fault"]:
             yield Check(NAME, "note", f"{channel['name']} cannot be read: {channel['fault']}")
+    yield from _judge_states(found["states"])
     yield from _judge_missing(found["missing"])
     if not backends:
         names = ", ".join(found["backends"])
@@ -83,6 +91,26 @@ def _format_channels(channels: list[dict[str, Any]], scopes: dict[str, str]) -> 
             kinds = ", ".join(sorted({channel["kind"] for channel in own}))
             parts.append(f"{scope} {', '.join(domains[:SHOWN])}{more} ({kinds})")
     return "; ".join(parts)
+
+
+def _judge_states(states: list[dict[str, Any]]) -> Iterator[Check]:
+    """Yield a check for the devices of which the same can be read, and one for what cannot be read of them."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for state in states:
+        groups.setdefault((state["backend"], *state["sources"]), []).append(state)
+    for (backend, *columns), devices in groups.items():
+        names = [state["domain"] for state in devices]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        place = f"{backend}: {', '.join(names[:SHOWN])}{more}"
+        if told := [words for column, words in WORDS.items() if column in columns]:
+            yield Check(STATE, "ok", f"{place}: {', '.join(told)}")
+        reasons: dict[str, list[str]] = {}
+        for column, reason in devices[0]["unknown"].items():
+            if column in WORDS:
+                reasons.setdefault(reason, []).append(WORDS[column])
+        if reasons:
+            unknown = "; ".join(f"{', '.join(words)} ({reason})" for reason, words in reasons.items())
+            yield Check(STATE, "note", f"{place}: unknown: {unknown}")
 
 
 def _judge_missing(missing: list[dict[str, Any]]) -> Iterator[Check]:

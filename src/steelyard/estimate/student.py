@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from functools import lru_cache
 from statistics import NormalDist
+
+ROUNDING = sys.float_info.epsilon
 
 
 @lru_cache(maxsize=1024)
@@ -22,6 +25,9 @@ def student_t(level: float, df: float) -> float:
     t = 0.5 * (low + high)
     for _ in range(200):
         excess = _t_inside(t, df) - level
+        # The distribution function is not known better than its rounding; a further step could only leave the root.
+        if abs(excess) <= ROUNDING:
+            break
         low, high = (low, t) if excess > 0 else (t, high)
         slope = 2 * math.exp(log_scale - (df + 1) / 2 * math.log1p(t * t / df))
         newton = t - excess / slope

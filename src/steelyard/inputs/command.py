@@ -8,33 +8,45 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import shlex
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.spec import RunSpec
+from steelyard.contracts.wrap import RANKS
 from steelyard.inputs.catalogue import default_mode
 from steelyard.inputs.study import chosen_settings, not_default, option_of
+from steelyard.redact import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 EXTEND = "--extend"
 MAX_COMMAND = 1500
 """Longer commands are left out: nobody reads them, and two must fit into a finding."""
 USUAL_BATCH = {"ceiling": 1}
 """The batch of a mode in which it is not that of the contract; `inputs.shorthand` sets it."""
+# Settings of a program that `steelyard wrap` has options for.
+_OF_WRAP = (
+    "program.max_steps", "program.max_seconds", "program.samples_per_step", "program.figures", "time_limit_s",
+)  # fmt: skip
 # Settings that one option of `steelyard run` sets together with others.
+_PLACE = re.compile(r"\{\{|\}\}|\{(\w+)\}")
+_PRIVATE = re.compile(r"(^|=)(?:/|~)\S*/(?=[^/\s]+$)")
 _TOGETHER = ("workload", "source", "data", "loader.place", "mode", "batch", "model")
 
 
 def run_again(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: int = 1) -> str:
-    """Return the `steelyard run` command with the settings of a run, some of them changed.
+    """Return the `steelyard run` or `steelyard wrap` command with the settings of a run, some of them changed.
 
     `changes`: new values by dotted name. Empty if no run can have these settings, if an option of the model is a path,
-    or if the command is too long.
+    if the command is too long, or if a program would have to be changed.
     """
+    if spec.program is not None:
+        own = {option_of(name): f"{value:g}" for name, value in (changes or {}).items() if name in _OF_WRAP}
+        return wrap_again(spec, own, repeats=repeats) if len(own) == len(changes or {}) else ""
     try:
         spec = _changed(spec, changes or {})
     except ValueError:
@@ -53,12 +65,55 @@ def extend(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: 
     """Return the command that extends the study of a run; for a run without a study file, `run_again`.
 
     Empty for a study file that is not named: `run_again` would measure on this machine what was measured at a site.
+    Empty too if the program of a study would have to be changed: `--extend` makes no longer jobs of it.
     """
-    if "" in spec.study_arguments:
+    if "" in spec.study_arguments or (spec.program is not None and spec.study_arguments and changes):
         return ""
     if spec.study_arguments:
         return _join_words(["steelyard", *spec.study_arguments, EXTEND])
     return run_again(spec, changes, repeats=repeats)
+
+
+def words_of(spec: RunSpec) -> list[str]:
+    """Return the words of a program's command, with the values of its parameters; empty for a workload."""
+    if spec.program is None:
+        return []
+    values: dict[str, Any] = {RANKS: spec.ranks, **spec.program.parameters}
+
+    def fill(found: re.Match[str]) -> str:
+        return str(values.get(found[1], found[0])) if found[1] else found[0][0]
+
+    return [_PLACE.sub(fill, word) for word in spec.program.command]
+
+
+def public_words(words: Iterable[str]) -> list[str]:
+    """Return the words of a command without secrets and without the folders of absolute paths."""
+    return [_PRIVATE.sub(r"\1", word) for word in (redact(word)[0] for word in words)]
+
+
+def wrap_again(spec: RunSpec, options: Mapping[str, str] | None = None, *, repeats: int = 1) -> str:
+    """Return the command that measures a program again; `options`: those to set, by name.
+
+    Runs of a study are made again by extending it, unless an option must change: then the file must. Empty if the
+    command is too long.
+    """
+    if spec.program is None or "" in spec.study_arguments or (spec.study_arguments and options):
+        return ""
+    if spec.study_arguments:
+        return _join_words(["steelyard", *spec.study_arguments, EXTEND])
+    chosen = {option_of(name): attrgetter(name)(spec) for name in _OF_WRAP}
+    written = {
+        name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in chosen.items() if value
+    }
+    written |= options or {}
+    if spec.study != RunSpec.study:
+        written["--study"] = spec.study
+    if repeats > 1:
+        written["--repeats"] = str(repeats)
+    given = [word for pair in written.items() for word in pair]
+    given += ["--second-pass"] if spec.program.second_pass else []
+    # A finding is published with its report, and a command may hold a key.
+    return _join_words(["steelyard", "wrap", *given, "--", *public_words(words_of(spec))])
 
 
 def longer_limits(spec: RunSpec, max_seconds: float) -> dict[str, float]:
@@ -72,6 +127,11 @@ def longer_limits(spec: RunSpec, max_seconds: float) -> dict[str, float]:
 def run_longer(spec: RunSpec, repeats: int) -> str:
     """Return the command for jobs of twice the length with the settings of a run."""
     budget = spec.budget
+    if spec.program is not None:
+        limits = {name: attrgetter(name)(spec) for name in ("program.max_steps", "program.max_seconds")}
+        changes = {name: 2 * limit for name, limit in limits.items() if limit is not None}
+        # One that runs to its end has the length that its author gave it.
+        return extend(spec, changes, repeats=repeats) if changes else ""
     fields = ("epochs",) if budget.epochs is not None else ("min_steps", "min_seconds", "max_steps", "max_seconds")
     return extend(spec, {f"budget.{name}": 2 * getattr(budget, name) for name in fields}, repeats=repeats)
 
@@ -120,6 +180,8 @@ def _write(setting: str, value: Any) -> list[str]:
         return [option, f"{setting}={_text(value)}"]
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    if value is False:
+        return [f"--no-{option.removeprefix('--')}"]
     return [option] if value is True else [option, value if isinstance(value, str) else json.dumps(value)]
 
 

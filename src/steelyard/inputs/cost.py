@@ -22,6 +22,10 @@ def cost(expansion: Expansion) -> Cost:
     # Candidates of a search differ only in the batch.
     counted = [(spec, 1) for spec in expansion.runs]
     counted += [(group.runs[0], group.most_tries) for group in expansion.searches]
+    if any(spec.program is not None for spec, _ in counted):
+        if any(spec.time_limit_s is None for spec, _ in counted):
+            return Cost(None, "a program runs to its end; time_limit_s limits it")
+        return Cost(sum((spec.time_limit_s or 0.0) * spec.ranks for spec, _ in counted) / 3600, "from time_limit_s")
     if any(spec.budget.epochs is not None for spec, _ in counted):
         return Cost(None, "a budget in epochs has no limit in seconds")
     hours = sum(spec.budget.longest_s * spec.ranks * runs for spec, runs in counted) / 3600

@@ -18,6 +18,7 @@ HIDES = "hides"
 NAMED = "NAME"
 """Stands for the name that the user gives a table, as in [pools.NAME]."""
 # A match in another table must be closer than one in the same table.
+VERY_CLOSE = 0.8
 CLOSE_ELSEWHERE = 0.85
 MAX_PATH = 120
 
@@ -52,6 +53,9 @@ class InputFile:
         generic = _generic(table, tables)
         here = tables.get(generic, ())
         others = [path for path, fields in tables.items() if path != generic and name in fields]
+        if "sim" not in generic and all("sim" in path for path in others) and nearest(name, here, VERY_CLOSE):
+            # Rather a slip than a setting of a simulated device.
+            others = []
         # A table is not what other tools have a value for.
         other = self.synonyms.get(name.casefold().replace("-", "_"), "") if not isinstance(value, dict) else ""
         if others and not (other and tuple(other.split(".")[:-1]) == generic):

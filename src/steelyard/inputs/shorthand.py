@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 from steelyard import plugins
+from steelyard.contracts.wrap import program_name
 from steelyard.errors import Problem, nearest, refusal
 from steelyard.inputs.catalogue import default_mode
 
@@ -44,6 +46,23 @@ def spell_out(settings: dict[str, Any], folder: Path | None) -> dict[str, Any]:
         settings.setdefault("batch", 1)
     if mode == "load":
         _place(settings, "host")
+    return settings
+
+
+def split_command(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with the command of a program as words, split like a shell does, and its name as workload."""
+    program = settings.get("program")
+    if not isinstance(program, dict) or "command" not in program:
+        return settings
+    command = program["command"]
+    if isinstance(command, str):
+        try:
+            command = shlex.split(command)
+        except ValueError as error:
+            raise refusal(Problem("program.command", f"{error}", "words with closed quotes, or a list")) from None
+    settings = {**settings, "program": {**program, "command": command}}
+    if isinstance(command, list) and command and all(isinstance(word, str) for word in command):
+        settings.setdefault("workload", program_name(command))
     return settings
 
 

@@ -6,22 +6,27 @@ A study never names a site, and a site never names a study.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from steelyard import plugins
-from steelyard.contracts.base import Bound, Contract, Length, Name, NotNegative
+from steelyard.contracts.base import Bound, Contract, Length, Name, NotNegative, to_json_object
 from steelyard.errors import InputError, Problem, SteelyardError, nearest, refusal
 from steelyard.inputs.synonyms import SITE as SYNONYMS
 from steelyard.inputs.synonyms import value_for
 from steelyard.inputs.validate import missing_file, near_file, parse_file
+from steelyard.redact import looks_secret, redact, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SITE_VERSION: Final = 1
 SITES_VARIABLE: Final = "STEELYARD_SITES"
 
 Architecture = Literal["x86_64", "aarch64"]
-Runtime = Literal["none", "apptainer", "podman", "docker"]
+Runtime = Literal["none", "apptainer", "singularity", "podman", "podman-hpc", "docker", "shifter", "pyxis"]
+Request = Literal["gres", "gpus-per-node", "gpus-per-task"]
 Start = Literal["torchrun", "tasks"]
 """torchrun: one torchrun per node starts one process per device; tasks: one scheduler task per device."""
 ChargeUnit = Literal["device-hour", "node-hour", "billing-hour"]
@@ -30,6 +35,12 @@ ChargeUnit = Literal["device-hour", "node-hour", "billing-hour"]
 Word = Annotated[
     str, Length(200, r"^[A-Za-z0-9_][A-Za-z0-9_.,:@/+=&|\[\]*-]*$", "letters, digits and .,:@/+=&|[]*-, without spaces")
 ]
+Constraint = Annotated[
+    str,
+    Length(
+        200, r"^[A-Za-z0-9_(\[][A-Za-z0-9_.,:@/+=&|()\[\]*-]*$", "letters, digits and .,:@/+=&|()[]*-, without spaces"
+    ),
+]
 Option = Annotated[
     str,
     Length(300, r"^--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:@/+=%\[\]*-]+)?$", "one long option, --name or --name=value"),
@@ -37,6 +48,17 @@ Option = Annotated[
 Variable = Annotated[str, Length(200, r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits and '_'")]
 # Any text but NUL, which no process can be given; it is always quoted.
 Value = Annotated[str, Length(4000, r"^[^\x00]*$", "any characters but NUL")]
+# Text in which $NAME and ${NAME} stand for variables of the node; nothing else is expanded.
+Expanded = Annotated[
+    str,
+    Length(
+        4000,
+        r"^([^\x00-\x1f\x7f$`]|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*\})*$",
+        "text with $NAME or ${NAME}, without other $ and without backquotes",
+    ),
+]
+ShellLine = Annotated[str, Length(2000, r"^[^\x00-\x08\x0a-\x1f\x7f]*$", "one line of bash")]
+MeetingHost = Annotated[str, Length(300, r"^[A-Za-z0-9_.:{}-]+$", "a host name or address; {node} is the first node")]
 AbsolutePath = Annotated[str, Length(1000, r"^/[^\x00]*$", "an absolute path, such as /scratch/data")]
 ImageName = Annotated[
     str, Length(1000, r"^[^\x00-\x1f\x7f-][^\x00-\x1f\x7f]*$", "an image name or path without control characters")
@@ -50,6 +72,13 @@ LabelValue = Annotated[
 SomeNodes = Annotated[int, Bound(ge=1, le=100_000)]
 Seconds = Annotated[int, Bound(ge=1, le=10**8)]
 Variables = Annotated[dict[Variable, Value], Length(200)]
+ExpandedVariables = Annotated[dict[Variable, Expanded], Length(200)]
+
+
+NO_SECRETS: Final = (
+    "a file that only you can read and the job sources (modules.init), or the scheduler's own way: "
+    "a Kubernetes Secret, Slurm's --export"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +107,8 @@ class Pool(Contract):
     """Device family of the nodes, such as cuda or cpu; auto: any."""
     gpus: Word | None = None
     """Slurm: generic resource to request, such as gpu or gpu:a100 (--gres=gpu:a100:4); None: none."""
+    gpu_request: Request = "gres"
+    """Slurm: option that requests the devices: --gres, --gpus-per-node or --gpus-per-task."""
     resource: Label | None = None
     """Kubernetes: resource to request per device, such as nvidia.com/gpu; None: none."""
     cpus_per_node: Annotated[int, Bound(ge=1, le=100_000)] | None = None
@@ -92,7 +123,7 @@ class Pool(Contract):
     """Slurm: account to charge; None: the user's default."""
     qos: Word | None = None
     """Slurm: quality of service; None: the user's default."""
-    constraint: Word | None = None
+    constraint: Constraint | None = None
     """Slurm: node features."""
     reservation: Word | None = None
     """Slurm: reservation."""
@@ -101,19 +132,26 @@ class Pool(Contract):
     start: Start = "torchrun"
     """torchrun: one torchrun per node starts one process per device; tasks: one scheduler task per device."""
     options: Annotated[tuple[Option, ...], Length(50)] = ()
-    """Further sbatch options, such as --switches=1."""
+    """Further sbatch options, such as --switches=1. --export=ALL: jobs inherit the environment of the login shell."""
+    srun_options: Annotated[tuple[Option, ...], Length(50)] = ()
+    """Slurm: further options of srun, which starts the runs, such as --cpu-bind=cores or --mpi=pmix."""
     node_selector: Annotated[dict[Label, LabelValue], Length(50)] = field(default_factory=dict)
     """Kubernetes: labels that nodes must have, besides the architecture."""
     tolerations: Annotated[tuple[Toleration, ...], Length(50)] = ()
     """Kubernetes: tolerations."""
     environment: Variables = field(default_factory=dict)
     """Environment variables for these nodes, added to the site's."""
+    expanded: ExpandedVariables = field(default_factory=dict)
+    """Environment variables whose $NAME is replaced on the node, added to the site's."""
     image: ImageName | None = None
     """Container image, instead of the site's image for this architecture."""
     max_nodes: SomeNodes | None = None
     """Largest number of nodes per job."""
     max_time_s: Seconds | None = None
     """Longest time of a job, in seconds."""
+
+    def __post_init__(self) -> None:
+        _refuse_secrets(self, {**self.environment, **self.expanded})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +186,11 @@ class Container(Contract):
     devices: Literal["none", "nvidia", "amd", "intel"] = "none"
     """Devices to pass into the container."""
 
+    @property
+    def family(self) -> str:
+        """The runtime whose command line this one has."""
+        return {"singularity": "apptainer", "podman-hpc": "podman"}.get(self.runtime, self.runtime)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Modules(Contract):
@@ -155,6 +198,10 @@ class Modules(Contract):
 
     init: AbsolutePath | None = None
     """File to source first if batch jobs have no `module` command."""
+    purge: bool = False
+    """Unload all modules first."""
+    use: Annotated[tuple[AbsolutePath, ...], Length(50)] = ()
+    """Folders with more modules, added with `module use`."""
     load: Annotated[tuple[Word, ...], Length(50)] = ()
     """Names of modules, in loading order."""
 
@@ -199,23 +246,37 @@ class Cluster(Contract):
     """Namespace of the jobs."""
     context: Value | None = None
     """Context of the kubeconfig; None: the current one."""
-    service_account: (
-        Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", "lower-case letters, digits, '-' and '.'")]
-        | None
-    ) = None
-    """Service account of the pods; None: the namespace's default."""
     queue: LabelValue | None = None
     """Kueue queue (label kueue.x-k8s.io/queue-name)."""
     jobset: bool | None = None
     """Use JobSet instead of Indexed Jobs; None: if the platform has it."""
-    pull_secret: (
+    results: Literal["logs", "s3", "claim"] = "logs"
+    """How results leave the pods. logs: in what they print, which is gone with the pod; s3: to an object store; claim:
+    on a volume that all nodes can write."""
+    bucket: (
+        Annotated[str, Length(1000, r"^https?://[A-Za-z0-9.:-]+/[A-Za-z0-9._/-]+$", "https://HOST/BUCKET/FOLDER")]
+        | None
+    ) = None
+    """For s3: bucket and folder, with the host before them. The key is in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
+    of whoever submits and collects."""
+    region: Name = "us-east-1"
+    """For s3: region of the object store."""
+    claim: (
         Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", "lower-case letters, digits, '-' and '.'")]
         | None
     ) = None
-    """Secret for the image registry."""
-    run_as: Annotated[int, Bound(ge=1, le=2**31 - 1)] | None = None
-    """User id of the pods, without root and with the runtime's seccomp profile, as the `restricted` security standard
-    demands; None: the image's user."""
+    """For claim: PersistentVolumeClaim with the access mode ReadWriteMany."""
+    pod: Annotated[dict[Literal["metadata", "spec", "container"], dict[str, Any]], Length(3)] = field(
+        default_factory=dict
+    )
+    """Fields of Kubernetes to add to every pod: [cluster.pod.metadata] such as annotations, [cluster.pod.spec] such as
+    priorityClassName, [cluster.pod.container] such as resources. Lists are joined, other values replaced."""
+
+    def __post_init__(self) -> None:
+        if self.results == "s3" and self.bucket is None:
+            raise ValueError('bucket: missing; valid: https://HOST/BUCKET/FOLDER, for results = "s3"')
+        if self.results == "claim" and self.claim is None:
+            raise ValueError('claim: missing; valid: a PersistentVolumeClaim, for results = "claim"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,10 +299,16 @@ class Site(Contract):
     """The table [modules]."""
     environment: Variables = field(default_factory=dict)
     """Environment variables for every run, such as NCCL_SOCKET_IFNAME."""
+    expanded: ExpandedVariables = field(default_factory=dict)
+    """Environment variables whose $NAME is replaced on the node: LD_LIBRARY_PATH = "/opt/lib:$LD_LIBRARY_PATH"."""
+    prologue: Annotated[tuple[ShellLine, ...], Length(200)] = ()
+    """Slurm: lines of bash that every task executes before its runs, after the modules. They are code: read those of
+    others before you submit."""
     python: Value | None = None
     """Python on the compute node or in the container; None: the current one, or python3 in a container."""
-    meeting_host: Value | None = None
-    """Host name or address for the rendezvous of the ranks; None: the first node's host name."""
+    meeting_host: MeetingHost | None = None
+    """Host name or address for the rendezvous of the ranks, {node} is the first node's name: "{node}i" is its name in
+    another network; None: the first node's host name."""
     charge: Charge = field(default_factory=Charge)
     """The table [charge]."""
     limits: Limits = field(default_factory=Limits)
@@ -250,6 +317,7 @@ class Site(Contract):
     """The table [cluster]."""
 
     def __post_init__(self) -> None:
+        _refuse_secrets(self, {**self.environment, **self.expanded})
         if not self.pools:
             raise ValueError("pools: empty; valid: one table [pools.NAME] or more")
         known = plugins.names("scheduler")
@@ -257,6 +325,18 @@ class Site(Contract):
             near = value_for(self.scheduler, "scheduler") or nearest(self.scheduler, known)
             answer = f"did you mean {near}?" if near else f"valid: {', '.join(known)}"
             raise ValueError(f"scheduler: no such scheduler: {self.scheduler}; {answer}")
+
+
+def _refuse_secrets(table: Site | Pool, variables: Mapping[str, str]) -> None:
+    """Refuse what looks like a secret: a site file is read by others, and copied into plans and scripts."""
+    for name, value in variables.items():
+        if looks_secret(name, value):
+            raise ValueError(f"environment.{name}: looks like a secret, which others could read; valid: {NO_SECRETS}")
+    for entry in fields(table):
+        # The pools have been checked.
+        told = texts(to_json_object(getattr(table, entry.name))) if entry.name != "pools" else ()
+        if any(redact(text)[1] for text in told):
+            raise ValueError(f"{entry.name}: looks like a secret, which others could read; valid: {NO_SECRETS}")
 
 
 @dataclass(frozen=True)
@@ -270,6 +350,16 @@ class Place:
     def pool(self) -> Pool:
         """The pool."""
         return self.site.pools[self.pool_name]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of site and pool, as they are."""
+        return {**self.site.environment, **self.pool.environment}
+
+    @property
+    def expanded(self) -> dict[str, str]:
+        """The environment variables of site and pool that are expanded on the node."""
+        return {**self.site.expanded, **self.pool.expanded}
 
     @property
     def image(self) -> str | None:

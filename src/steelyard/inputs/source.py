@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,8 @@ def _not_a_function(workload: str, folder: Path | None, below: Path | None) -> P
 def defined_names(text: bytes, name: str) -> dict[str, ast.AST | None] | None:
     """Return what a Python file defines at its top level, by name; None when only running it can tell."""
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(text)
     except SyntaxError as error:
         raise refusal(Problem("workload", f"{name[:80]}:{error.lineno}: not valid Python: {error.msg}")) from None
     except (ValueError, RecursionError, MemoryError) as error:

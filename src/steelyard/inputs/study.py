@@ -9,17 +9,19 @@ import json
 import random
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from steelyard import plugins
 from steelyard.contracts.base import Bound, Contract, Length, Name, to_json_object
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
+from steelyard.contracts.wrap import PLACES, placeholders
 from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, nearest, refusal
 from steelyard.inputs.catalogue import usual_options
 from steelyard.inputs.places import HIDES, HOLDS, InputFile, Where, dotted
 from steelyard.inputs.search import Search, SearchGroup
-from steelyard.inputs.shorthand import spell_out
+from steelyard.inputs.shorthand import spell_out, split_command
 from steelyard.inputs.source import find_source, parameters, workload_name
 from steelyard.inputs.synonyms import STUDY as SYNONYMS
 from steelyard.inputs.validate import (
@@ -31,6 +33,7 @@ from steelyard.inputs.validate import (
     show_value,
     to_json,
 )
+from steelyard.redact import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +47,8 @@ MAX_CHECKED = 2000
 # Set by the study for each run; a file may not set them.
 IDENTITY = ("schema_version", "run_id", "study", "study_arguments", "configuration", "repeat", "seed")
 NOT_SET = (*IDENTITY, "source")
+# What a program may have beside its command; everything else is up to the program itself.
+BESIDE_PROGRAM = ("program", "workload", "device", "ranks", "time_limit_s", "energy")
 
 Repeats = Annotated[int, Bound(ge=1, le=10_000)]
 Seed = Annotated[int, Bound(ge=0, lt=2**63)]
@@ -152,12 +157,17 @@ class Options(InputFile):
 _RENAMED = {
     "loader.workers": "--loader-workers", "loader.prefetch": "--prefetch", "loader.pin_memory": "--pin-memory",
     "quality": "--target", "quality.target": "--target", "quality.every_epochs": "--evaluate-every",
+    "program": "COMMAND", "program.command": "COMMAND", "program.max_steps": "--max-steps",
+    "program.max_seconds": "--max-seconds", "program.samples_per_step": "--samples-per-step",
+    "program.figures": "--figures", "program.second_pass": "--second-pass",
     "workload": "WORKLOAD", "loader.place": "--data", "data.path": "--data", "data.format": "--data", "name": "--study",
 }  # fmt: skip
 _WITH_OPTION = (
     "device", "mode", "ranks", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel", "backend",
     "threads", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s", "channels_last", "deterministic", "numa",
-    "data", "repeats", "seed", "study", "min_steps", "min_seconds", "rel_half_width", "max_steps", "max_seconds",
+    "preset", "cudnn_benchmark", "optimizer_kernel", "gradient_as_bucket_view", "attention", "autocast", "kv_cache",
+    "graphs", "data", "repeats", "seed", "study", "min_steps", "min_seconds", "rel_half_width", "max_steps",
+    "max_seconds",
     "max_extension", "epochs",
 )  # fmt: skip
 
@@ -236,17 +246,39 @@ def _spec(
     """Return the spec of one combination, without its identity; InputError names every bad setting."""
     settings = json.loads(to_json(run, place))
     try:
+        settings = split_command(settings)
         for key, value in swept.items():
-            assign(settings, key, value)
+            assign(settings, f"program.parameters.{key}" if key in _parameters(settings) else key, value)
+        # A swept command is split only now.
+        settings = split_command(settings)
         _refuse_identity(settings)
-        workload = settings.get("workload", "")
-        source = find(workload) if isinstance(workload, str) else None
-        if source is not None:
-            settings |= {"workload": workload_name(source), "source": to_json_object(source)}
-        settings = spell_out(settings, folder)
+        if "program" in settings:
+            _refuse_beside_program(settings)
+        else:
+            workload = settings.get("workload", "")
+            source = find(workload) if isinstance(workload, str) else None
+            if source is not None:
+                settings |= {"workload": workload_name(source), "source": to_json_object(source)}
+            settings = spell_out(settings, folder)
     except InputError as error:
         raise refusal(*(_placed(problem, place) for problem in error.problems), next_step=error.next_step) from None
     return parse_object(RunSpec, {**settings, "run_id": "x", "configuration": "x"}, place)
+
+
+def _parameters(settings: dict[str, Any]) -> set[str | None]:
+    """Return the placeholders of the command of a program that a sweep sets by their names alone."""
+    program = settings.get("program")
+    words = program.get("command") if isinstance(program, dict) else None
+    found = placeholders(word for word in words if isinstance(word, str)) if isinstance(words, list) else {}
+    return {*found} - {*PLACES, None}
+
+
+def _refuse_beside_program(settings: dict[str, Any]) -> None:
+    """Refuse settings that no program obeys: a record would state what nobody measured."""
+    valid = "leave it out, or write it in the command; a program may have " + ", ".join(BESIDE_PROGRAM[2:])
+    problems = [Problem(name, "is not applied to a program", valid) for name in settings if name not in BESIDE_PROGRAM]
+    if problems:
+        raise refusal(*problems)
 
 
 def _placed(problem: Problem, place: InputFile) -> Problem:
@@ -258,7 +290,7 @@ def _placed(problem: Problem, place: InputFile) -> Problem:
 def _refuse_names(spec: RunSpec, place: InputFile) -> None:
     """Refuse a workload, device family or data format that is not registered, and unknown options of the model."""
     named = [("device", "device", spec.device)]
-    if spec.source is None:
+    if spec.source is None and spec.program is None:
         named.insert(0, ("workload", "workload", spec.workload))
     if spec.data is not None:
         named.append(("data", "data.format", spec.data.format))
@@ -279,7 +311,7 @@ def _bad_options(spec: RunSpec, place: InputFile) -> list[Problem]:
     """Return the options that the workload's model does not take, as far as that is known before it is built."""
     known = parameters(spec.source) if spec.source is not None else usual_options(spec.workload)
     problems: list[Problem] = []
-    if known is None:
+    if known is None or spec.program is not None:
         return problems
     for option, value in spec.model.items():
         where = ("model", option)
@@ -381,10 +413,12 @@ def _cells(
     `anywhere`: a user's own workload need not be below the folder.
     """
     cells: dict[str, Configuration] = {}
+    _refuse_secrets(study, InputFile())
     below = None if anywhere else folder
     for told, run, swept in listed:
         made = _spec(run, swept, place, folder, lambda text: find_source(text, folder, below=below))
-        spec = dataclasses.replace(made, study_arguments=arguments)
+        _refuse_secrets(made, place)
+        spec = dataclasses.replace(made, study_arguments=tuple(clean(arguments)[0]))
         name = cell_name(spec)
         if name in cells:
             problem = f"{label(told)} and {label(cells[name].swept)} are the same configuration"
@@ -393,9 +427,26 @@ def _cells(
     return list(cells.values())
 
 
+def _refuse_secrets(settings: Study | RunSpec, place: InputFile) -> None:
+    """Refuse settings that look like secrets: they are needed as they are, and people publish what is recorded."""
+    for key, value in not_default(settings).items():
+        # Those of a study are checked with each of its runs.
+        if key not in ("run", "sweep") and clean({key: value})[1]:
+            problem = "looks like a secret, and the settings of a run are recorded"
+            valid = "a file or folder with another name"
+            if key.startswith("program."):
+                valid = "a file or an environment variable that the program reads"
+            raise refusal(place.problem(tuple(key.split(".")), problem, valid=valid))
+
+
 def label(swept: dict[str, Any]) -> str:
     """Return the swept settings in one line."""
-    return ", ".join(f"{key}={value}" for key, value in swept.items()) or "(no sweep)"
+    return ", ".join(f"{key}={written(value)}" for key, value in swept.items()) or "(no sweep)"
+
+
+def written(value: Any) -> str:
+    """Return the value of a setting as in a study file: true, not True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def cell_name(spec: RunSpec) -> str:
@@ -446,7 +497,9 @@ def assign(settings: dict[str, Any], key: str, value: Any) -> None:
 
 
 def setting(spec: RunSpec, key: str, missing: Any = None) -> Any:
-    """Return a setting of a spec by its dotted name, or `missing`."""
+    """Return a setting of a spec by its dotted name, or `missing`; of a program also a parameter by its name alone."""
+    if spec.program is not None and key in spec.program.parameters and not hasattr(spec, key):
+        return spec.program.parameters[key]
     value: Any = spec
     for name in key.split("."):
         value = value.get(name, missing) if isinstance(value, dict) else getattr(value, name, missing)
@@ -456,16 +509,24 @@ def setting(spec: RunSpec, key: str, missing: Any = None) -> Any:
 def not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
     """Return the fields that differ from their defaults; nested ones have dotted names."""
     kept: dict[str, Any] = {}
-    for entry in dataclasses.fields(contract):
-        value = getattr(contract, entry.name)
-        default = entry.default_factory() if callable(entry.default_factory) else entry.default
+    for name, default in defaults(contract.__class__):
+        value = getattr(contract, name)
         if value == default:
             continue
         if dataclasses.is_dataclass(value):
-            kept |= not_default(value, f"{prefix}{entry.name}.")
+            kept |= not_default(value, f"{prefix}{name}.")
         else:
-            kept[prefix + entry.name] = to_json_object(value)
+            kept[prefix + name] = to_json_object(value)
     return kept
+
+
+@cache
+def defaults(contract: type) -> tuple[tuple[str, Any], ...]:
+    """Return the fields of a contract with their defaults, only to compare with."""
+    return tuple(
+        (entry.name, entry.default_factory() if callable(entry.default_factory) else entry.default)
+        for entry in dataclasses.fields(contract)
+    )
 
 
 def require_registered(expansion: Expansion) -> None:

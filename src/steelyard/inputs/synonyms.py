@@ -31,7 +31,7 @@ STUDY: Final[dict[str, str]] = {
     "iterations": "run.budget.max_steps", "iters": "run.budget.max_steps", "max_iters": "run.budget.max_steps",
     "max_time": "run.budget.max_seconds", "duration": "run.budget.max_seconds",
     "dtype": "run.precision", "torch_dtype": "run.precision", "mixed_precision": "run.precision",
-    "amp": "run.precision", "autocast": "run.precision", "half": "run.precision",
+    "amp": "run.precision", "half": "run.precision",
     "fp16": 'run.precision = "fp16"', "bf16": 'run.precision = "bf16"', "tf32": 'run.precision = "tf32"',
     "fp32": 'run.precision = "fp32"',
     "torch_compile": "run.compile", "compile_mode": "run.compile", "torch_compile_mode": "run.compile",
@@ -105,9 +105,7 @@ SITE: Final[dict[str, str]] = {
     "mount_path": "container.mounts.target", "read_only": "a mount is read-only unless writable is true",
     "images": "container.images", "engine": "container.runtime", "nodeselector": "pools.NAME.node_selector",
     "shm_size": "pools.NAME.shm_mib", "taints": "pools.NAME.tolerations", "ns": "cluster.namespace",
-    "image_pull_secrets": "cluster.pull_secret", "image_pull_secret": "cluster.pull_secret",
-    "serviceaccountname": "cluster.service_account", "service_account_name": "cluster.service_account",
-    "run_as_user": "cluster.run_as", "kubeconfig_context": "cluster.context",
+    "kubeconfig_context": "cluster.context",
 }  # fmt: skip
 
 # By the last part of a field's name: what people write, in lower case, and what we call it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 # Longer lines are values, not keys; the bound keeps the search linear.
 _SEARCHED = 400
@@ -17,16 +18,18 @@ Path = tuple[int | str, ...]
 
 def line_of(text: bytes, path: Path) -> int | None:
     """Return the line of a key, or of the innermost table or array around it that is found."""
-    lines = _key_lines(text.decode("utf-8", "replace"))
+    lines = _key_lines(text)
     return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
 
 
-def _key_lines(text: str) -> dict[Path, int]:
+@lru_cache(maxsize=1)
+def _key_lines(text: bytes) -> dict[Path, int]:
+    """Return the lines of the keys of a file; kept for its other problems, of which there may be thousands."""
     found: dict[Path, int] = {}
     counts: dict[Path, int] = {}
     table: Path = ()
     closing = ""
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(text.decode("utf-8", "replace").split("\n"), 1):
         if not closing:
             head = line[:_SEARCHED]
             if header := _TABLE.match(head):

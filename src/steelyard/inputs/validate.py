@@ -8,14 +8,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import stat
 import tomllib
 import types
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from steelyard.contracts.base import Bound, Length
+from steelyard import nofollow
+from steelyard.contracts.base import Bound, Contract, Length
 from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, nearest, refusal
 from steelyard.inputs.places import InputFile, Where, bare
 from steelyard.inputs.synonyms import number_in, value_for
@@ -42,9 +44,19 @@ _SWITCHES = {
 MAX_NEIGHBOURS = 1000
 CLOSE_FILE = 0.75
 
-# The time to read dotted keys grows with the square of their parts: a file of 1 MB would take hours. The parts have
-# a bound here so that the search itself takes linear time.
-_LONG_KEY = re.compile(rb"(?:[^\s.=\[\]]{1,64}[ \t]{0,8}\.[ \t]{0,8}){32}")
+# The time to read a dotted key grows with the square of its parts, and every part needs a kilobyte: a file of 1 MB
+# would take hours and gigabytes. So parts are counted first, in one pass over what is not in a text or a comment.
+MAX_KEY_PARTS = 32
+MAX_ALL_PARTS = 20_000
+# A list of values that are all wrong takes about a kilobyte for each.
+MAX_VALUES = 100_000
+MAX_DEPTH = 64
+_TOML_TOKEN = re.compile(
+    rb'''"""(?:[^"\\]|\\.|"(?!""))*+"{3,5}'''
+    rb"""|'''(?:[^']|'(?!''))*+'{3,5}"""
+    rb"""|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|\#[^\n]*+|[][{},=.\n"']""",
+    re.DOTALL,
+)
 
 # The messages of checks that look at several fields: "field: what is wrong; valid: what would be right".
 _OWN_MESSAGE = re.compile(
@@ -55,6 +67,9 @@ _TOML_PLACE = re.compile(r"(?P<problem>.*) \(at (?:line (?P<line>\d+), column \d
 # Slips in TOML that have one answer: text without quotes, and "key: value".
 _NO_QUOTES = re.compile(r"\s*([\w.-]+)\s*=\s*([A-Za-z./][\w./:-]*)\s*(#.*)?")
 _COLON = re.compile(r"\s*([\w.-]+)\s*:\s*(\S.*)")
+
+
+_adapter = cache(TypeAdapter)
 
 
 def parse_json(cls: type[T], text: bytes | str, source: str | InputFile) -> T:
@@ -122,12 +137,42 @@ def parse_file(
 
 def parse_toml(text: bytes, source: str) -> dict[str, Any]:
     """Return TOML as plain data."""
-    if _LONG_KEY.search(text):
-        raise refusal(Problem(source, "a key has more than 32 parts", "keys such as sim.noise.cv"))
+    if problem := _toml_excess(text):
+        raise refusal(Problem(source, problem, "keys such as sim.noise.cv" if "key" in problem else ""))
     try:
         return tomllib.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise refusal(_toml_problem(text, source, str(error) or "nested too deeply")) from None
+
+
+def _toml_excess(text: bytes) -> str:
+    """Return what is too much in a TOML file to read it; "" if nothing is."""
+    parts, whole, values, depth, before = 1, 0, 0, 0, b"\n"
+    for found in _TOML_TOKEN.finditer(text):
+        token = found[0]
+        if token == b".":
+            parts += 1
+            # Two parts may be a number.
+            whole += parts > 2
+            if parts > MAX_KEY_PARTS:
+                return f"a key has more than {MAX_KEY_PARTS} parts"
+        elif token in b"[]{},=\n":
+            parts = 1
+            # The header of a table.
+            whole += token == b"[" and before == b"\n"
+            values += token == b","
+            depth += (token in b"[{") - (token in b"]}")
+            if depth > MAX_DEPTH:
+                return f"nested more than {MAX_DEPTH} deep"
+        elif token in (b'"', b"'"):
+            # A text without an end: nothing after it is read.
+            break
+        if whole > MAX_ALL_PARTS:
+            return f"more than {MAX_ALL_PARTS:,} tables and parts of keys"
+        if values > MAX_VALUES:
+            return f"more than {MAX_VALUES:,} values in lists"
+        before = token
+    return ""
 
 
 def _toml_problem(text: bytes, source: str, reason: str) -> Problem:
@@ -153,12 +198,26 @@ def _quoted(value: str) -> str:
 
 def read_bounded(path: Path, limit: int) -> bytes:
     """Read an untrusted file; refuse one that is larger than any real one."""
-    if path.is_dir():
-        raise refusal(Problem(str(path), "is a folder, not a file"))
-    if path.exists() and not path.is_file():
-        raise refusal(Problem(str(path), "is not a regular file"))
     try:
-        with path.open("rb") as file:
+        mode = path.stat().st_mode
+    except OSError:
+        # Opening it gives the error.
+        mode = stat.S_IFREG
+    if stat.S_ISDIR(mode):
+        raise refusal(Problem(str(path), "is a folder, not a file"))
+    if not stat.S_ISREG(mode):
+        raise refusal(Problem(str(path), "is not a regular file"))
+    return _read(path, limit, lambda: path.open("rb"))
+
+
+def read_inside(path: Path, limit: int) -> bytes:
+    """Do the same for a file below a results folder, which is not reached through a link."""
+    return _read(path, limit, lambda: nofollow.open_file(path))
+
+
+def _read(path: Path, limit: int, opened: Callable[[], IO[bytes]]) -> bytes:
+    try:
+        with opened() as file:
             text = file.read(limit + 1)
     except FileNotFoundError:
         raise missing_file(path) from None
@@ -195,17 +254,18 @@ def near_file(path: Path) -> str:
 
 
 def json_schema(cls: type) -> dict[str, Any]:
-    """Return the contract as JSON Schema, for other tools."""
-    return _adapter(cls).json_schema()
+    """Return the contract as JSON Schema, for other tools, with the docstrings of its fields."""
+    config = Contract.__pydantic_config__
+    # Only here: finding the docstrings in the source takes longer than reading many records.
+    config["use_attribute_docstrings"] = True
+    try:
+        return TypeAdapter(cls).json_schema()
+    finally:
+        del config["use_attribute_docstrings"]
 
 
 def _document(source: str | InputFile) -> InputFile:
     return source if isinstance(source, InputFile) else InputFile(source)
-
-
-@cache
-def _adapter(cls: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
 
 
 def _problems(cls: type, error: ValidationError, document: InputFile) -> list[Problem]:

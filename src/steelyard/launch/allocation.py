@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from steelyard.contracts import observe
+from steelyard.contracts.wrap import HOST_VARIABLE, NODE_VARIABLE, NODES_VARIABLE, PORT_VARIABLE
 from steelyard.doctor.load import busy_line
 from steelyard.errors import InputError, Problem, SteelyardError, printable
 from steelyard.hostinfo import parse_cpus
@@ -39,8 +40,6 @@ SHOWN_NODES: Final = 4
 MAX_NODELIST: Final = 2000
 # Below the ports that systems assign by themselves.
 PORTS: Final = range(20_000, 30_000)
-HOST_VARIABLE: Final = "STEELYARD_MEETING_HOST"
-PORT_VARIABLE: Final = "STEELYARD_MEETING_PORT"
 # What the allocation requested for its own tasks: srun would apply it to our steps.
 STEP_WISHES: Final = re.compile(
     r"SLURM_(GPUS|GPUS_PER_.*|NTASKS|NPROCS|NTASKS_PER_.*|TASKS_PER_NODE|CPUS_PER_.*|MEM_PER_.*|TRES_PER_.*|GRES"
@@ -49,6 +48,8 @@ STEP_WISHES: Final = re.compile(
 )
 # Each node takes its rank from Slurm; the rest are arguments, to keep the shell from reading user input.
 ON_EACH_NODE: Final = 'python=$1; shift; exec "$python" -P -m torch.distributed.run --node-rank="$SLURM_NODEID" "$@"'
+# A program is started once on each node.
+PROGRAM_ON_EACH_NODE: Final = f'export {NODE_VARIABLE}="$SLURM_NODEID"; exec "$@"'
 PROBE: Final = (
     '[ -f "$1" ] || echo "steelyard-probe $SLURMD_NODENAME results"; '
     '"$2" -P -c "import steelyard" >/dev/null 2>&1 || echo "steelyard-probe $SLURMD_NODENAME python"'
@@ -85,6 +86,12 @@ class Allocation:
 
     def layout(self, spec: RunSpec) -> Layout:
         """Return how a run is spread over the nodes; InputError with the valid numbers of ranks if it does not fit."""
+        if spec.program is not None and spec.ranks == 1:
+            # How many ranks it starts is not known.
+            return Layout(self.nodes[:1], 1, 0 if spec.device_family == "cpu" else self.devices_per_node)
+        if spec.program is not None:
+            spread = self.layout(replace(spec, program=None))
+            return replace(spread, processes_per_node=1)
         if spec.processes == 1:
             devices = 1 if self.devices_per_node and spec.device_family not in ("cpu", "sim") else 0
             return Layout(self.nodes[:1], 1, devices)
@@ -211,10 +218,15 @@ class AllocationLauncher(LocalLauncher):
     name = "allocation"
 
     def __init__(self, allocation: Allocation) -> None:
+        super().__init__()
         self.allocation = allocation
         self._seen: set[str] = set()
         """Nodes that are known to see our files."""
         self._step = ""
+
+    def shows(self, spec: RunSpec) -> bool:
+        """Another node has no terminal of ours: the output is in the log of the run."""
+        return super().shows(spec) and self.allocation.is_this_host
 
     def admit(self, spec: RunSpec) -> None:
         """Raise InputError for a run that does not fit the allocation."""
@@ -234,27 +246,34 @@ class AllocationLauncher(LocalLauncher):
         # Where our current folder does not exist, Slurm starts tasks in another.
         raw = raw.absolute()
         worker = [sys.executable, "-P", "-m", "steelyard.worker", str(raw), "--lifeline"]
+        if spec.program is not None and len(layout.nodes) > 1:
+            host, port = self._meeting(layout)
+            told = [f"{NODES_VARIABLE}={len(layout.nodes)}", f"{HOST_VARIABLE}={host}", f"{PORT_VARIABLE}={port}"]
+            return [*self._srun(layout), "env", *told, "bash", "-c", PROGRAM_ON_EACH_NODE, "steelyard", *worker]
         if spec.processes == 1:
             return [*self._srun(layout), *worker]
         ranks = [f"--nproc-per-node={layout.processes_per_node}", f"--log-dir={raw / TORCHRUN_LOGS}"]
         meeting = ["--standalone"]
         if len(layout.nodes) > 1:
-            # The address by which Slurm itself reaches the first node.
-            host = os.environ.get(HOST_VARIABLE)
-            if not host:
-                text = _ask(["scontrol", "--oneliner", "show", "node", layout.nodes[0]], os.environ)
-                found = re.search(r"\bNodeAddr=(\S+)", text)
-                host = found[1] if found else layout.nodes[0]
-            port = os.environ.get(PORT_VARIABLE) or str(secrets.choice(PORTS))
+            host, port = self._meeting(layout)
             meeting = [f"--nnodes={len(layout.nodes)}", "--rdzv-backend=static"]
             meeting += [f"--master-addr={host}", f"--master-port={port}"]
         node = ["bash", "-c", ON_EACH_NODE, "steelyard", sys.executable]
         return [*self._srun(layout), *node, *meeting, *ranks, "--no-python", *worker]
 
+    def _meeting(self, layout: Layout) -> tuple[str, str]:
+        """Return where the nodes meet: the address by which Slurm itself reaches the first node, and a port there."""
+        host = os.environ.get(HOST_VARIABLE)
+        if not host:
+            text = _ask(["scontrol", "--oneliner", "show", "node", layout.nodes[0]], os.environ)
+            found = re.search(r"\bNodeAddr=(\S+)", text)
+            host = found[1] if found else layout.nodes[0]
+        return host, os.environ.get(PORT_VARIABLE) or str(secrets.choice(PORTS))
+
     def environment(self, spec: RunSpec) -> dict[str, str]:
         """Return the variables to add to our environment; what the user has set stays."""
         layout = self.allocation.layout(spec)
-        added = {"PYTHONSAFEPATH": "1"}
+        added = {} if spec.program is not None else {"PYTHONSAFEPATH": "1"}
         if spec.threads is not None:
             added["OMP_NUM_THREADS"] = str(spec.threads)
         if spec.processes > 1:
@@ -273,7 +292,9 @@ class AllocationLauncher(LocalLauncher):
         """Start a step, wait for it, and end it whatever happens to us; on this machine alone no step is needed."""
         layout = self.allocation.layout(spec)
         if self.allocation.is_this_host:
-            return LocalLauncher().run(spec, raw, tick)
+            here = LocalLauncher(show=self.show)
+            here.orders = self.orders
+            return here.run(spec, raw, tick)
         self._require_seen(layout, raw)
         self._step = f"steelyard-{secrets.token_hex(6)}"
         launch = super().run(spec, raw, tick)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import math
 import os
 import secrets
 import select
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from steelyard import hostinfo
 from steelyard.contracts import observe
+from steelyard.contracts.wrap import END_PATTERN
 from steelyard.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
 
 PROGRESS_EVERY_S = 0.2
 GRACE_S = 3.0
+PROGRAM_GRACE_S = 15.0
+"""For a program that was told to end; its supervisor kills it within 10 s."""
+# What the supervisor of a program is told on the lifeline.
+ORDERS = {signal.SIGINT: b"I", signal.SIGTERM: b"T"}
+LIMIT = b"L"
 ROUNDS = 50
 LOOK_AGAIN_S = 0.01
 # Marks the environment of every process of a launch: torchrun starts its children in new sessions, thus no process
@@ -47,6 +54,16 @@ class LocalLauncher:
 
     name = "local"
 
+    def __init__(self, *, show: bool = False) -> None:
+        """`show`: a program has our terminal, and its end is its own even if a signal came first."""
+        self.show = show
+        self.orders: list[int] = []
+        """Signals to end that were passed on to a program that was shown."""
+
+    def shows(self, spec: RunSpec) -> bool:
+        """Whether a run has our terminal."""
+        return self.show and spec.program is not None
+
     def command(self, spec: RunSpec, raw: Path) -> list[str]:
         """Return the command line. The worker reads its spec from `raw` and writes there.
 
@@ -54,7 +71,10 @@ class LocalLauncher:
         `numpy.py` beside it.
         """
         python = [sys.executable, "-P", "-m"]
-        worker = [*python, "steelyard.worker", str(raw), "--lifeline"]
+        worker = [*python, "steelyard.worker", str(raw)]
+        if self.shows(spec):
+            return worker
+        worker.append("--lifeline")
         if spec.processes == 1:
             return worker
         # `--standalone`: rendezvous on a free port of this machine. Without a directory for its logs torchrun would
@@ -64,7 +84,8 @@ class LocalLauncher:
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
         """Return the variables to add to our environment; what the user has set stays."""
-        added = {"PYTHONSAFEPATH": "1"}
+        # A program imports what it would without us.
+        added = {} if spec.program is not None else {"PYTHONSAFEPATH": "1"}
         if spec.threads is not None:
             added["OMP_NUM_THREADS"] = str(spec.threads)
         if spec.processes > 1:
@@ -122,22 +143,36 @@ class LocalLauncher:
         started_at = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
         kills = _oom_kills()
         begin_s = time.monotonic()
-        with (raw / observe.WORKER_LOG).open("wb") as log, _orders_held() as orders:
-            # Our end of its standard input is the lifeline: the system closes it when we die, for whatever reason.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**self.inherited(), **self.environment(spec), MARK: mark},
-            )
-            ended = False
+        shown = self.shows(spec)
+        with (raw / observe.WORKER_LOG).open("wb") as log, _orders_held(raised=not shown) as orders:
+            variables = {**self.inherited(), **self.environment(spec), MARK: mark}
+            if shown:
+                process = _start_shown(command, {**os.environ, MARK: mark})
+            else:
+                # Our end of its standard input is the lifeline: the system closes it when we die, for whatever reason.
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env=variables,
+                )
+            ended = limit_hit = False
             try:
-                ended = _wait(process, spec.time_limit_s, tick, orders)
+                if spec.program is None:
+                    ended = _wait(process, spec.time_limit_s, tick, orders)
+                    limit_hit = not ended and not orders
+                else:
+                    patience_s = math.inf if shown else PROGRAM_GRACE_S
+                    ended, limit_hit = _wait_for_program(process, spec.time_limit_s, tick, orders, patience_s)
             finally:
                 self.end(process, mark, ended=ended)
                 shutil.rmtree(raw / TORCHRUN_LOGS, ignore_errors=True)
+        if shown and orders and not any(raw.glob(END_PATTERN)):
+            # It came before the program was there to take it.
+            signal.raise_signal(orders[0])
+        self.orders += orders if shown else []
         return observe.Launch(
             launcher=self.name,
             host=socket.gethostname(),
@@ -145,14 +180,31 @@ class LocalLauncher:
             started_at=started_at,
             wall_s=time.monotonic() - begin_s,
             exit_code=process.returncode if ended else None,
-            limit_hit=not ended and not orders,
+            limit_hit=limit_hit,
             oom_kills=max(0, _oom_kills() - kills),
         )
 
 
+def _start_shown(command: list[str], variables: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start the worker of a program that has our terminal, and everything else that we were given, as its own.
+
+    It stays in our process group, to which the terminal sends its signals. The lifeline is a pipe of its own.
+    """
+    reading, writing = os.pipe()
+    os.set_inheritable(reading, True)
+    try:
+        process = subprocess.Popen(
+            [*command, "--lifeline-from", str(reading), "--show"], env=variables, close_fds=False
+        )
+    finally:
+        os.close(reading)
+    process.stdin = os.fdopen(writing, "wb", buffering=0)
+    return process
+
+
 @contextlib.contextmanager
-def _orders_held() -> Iterator[list[int]]:
-    """Hold back signals to end that arrive meanwhile; the first is raised afterwards.
+def _orders_held(*, raised: bool = True) -> Iterator[list[int]]:
+    """Hold back signals to end that arrive meanwhile; the first is raised afterwards, unless it was passed on.
 
     A handler that raises could interrupt anything, even the start or the end of a process.
     """
@@ -168,7 +220,7 @@ def _orders_held() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if orders:
+        if orders and raised:
             signal.raise_signal(orders[0])
 
 
@@ -184,6 +236,43 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float | None, tick: Callabl
         if orders or (deadline_s is not None and time.monotonic() >= deadline_s):
             return False
         tick()
+
+
+def _wait_for_program(
+    process: subprocess.Popen[bytes],
+    limit_s: float | None,
+    tick: Callable[[], None],
+    orders: list[int],
+    patience_s: float,
+) -> tuple[bool, bool]:
+    """Pass signals and the time limit on to a program; return whether it ended by itself, and whether by the limit.
+
+    `patience_s`: how long it may take to end after a signal.
+    """
+    told, limit_hit, until_s = 0, False, math.inf
+    deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s
+    while True:
+        next_s = min(deadline_s, until_s) - time.monotonic()
+        if _ends_within(process, min(PROGRESS_EVERY_S, max(0.0, next_s))):
+            return not limit_hit, limit_hit
+        for number in orders[told:]:
+            _tell(process, ORDERS[signal.Signals(number)])
+            until_s = min(until_s, time.monotonic() + patience_s)
+        told = len(orders)
+        if time.monotonic() >= deadline_s:
+            limit_hit, deadline_s = True, math.inf
+            _tell(process, LIMIT)
+            until_s = min(until_s, time.monotonic() + PROGRAM_GRACE_S)
+        if time.monotonic() >= until_s:
+            return False, limit_hit
+        tick()
+
+
+def _tell(process: subprocess.Popen[bytes], order: bytes) -> None:
+    # It may have ended.
+    with contextlib.suppress(BrokenPipeError):
+        if process.stdin is not None:
+            os.write(process.stdin.fileno(), order)
 
 
 def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -208,7 +297,11 @@ def _kill(number: int) -> None:
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+        # A worker in our own group is told alone.
+        if os.getpgid(process.pid) == os.getpgid(0):
+            os.kill(process.pid, number)
+        else:
+            os.killpg(process.pid, number)
 
 
 def _find_marked(mark: str, since: int) -> tuple[list[int], bool]:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, get_args
 
+from steelyard import nofollow
 from steelyard.contracts import observe
 from steelyard.contracts.base import to_json_object
 from steelyard.derive.record import derive
 from steelyard.errors import DISK_FULL, InputError, Problem, SteelyardError
+from steelyard.launch.redacted import redact_log, without_secrets
 from steelyard.results.store import RAW, ResultFolder, write_json
 
 if TYPE_CHECKING:
@@ -91,14 +91,15 @@ def make_run(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Call
     try:
         launch = launcher.run(spec, raw, lambda: tick(raw))
         for path in [raw / observe.RESERVE_FILE, raw / observe.COMPILING_FILE, *raw.glob(f"{observe.PROGRESS_FILE}*")]:
-            path.unlink(missing_ok=True)
-        write_json(raw / observe.LAUNCH_FILE, launch)
+            nofollow.remove(path)
+        write_json(raw / observe.LAUNCH_FILE, without_secrets(launch))
+        redact_log(raw, scratch)
         record = derive(raw)
         if not folder.commit(scratch, record):
             record = folder.read(folder.run_path(spec))
     finally:
         # Nothing is left here after a commit; after an interrupt the run counts as not made.
-        shutil.rmtree(scratch, ignore_errors=True)
+        nofollow.remove_tree(scratch)
     return record
 
 
@@ -146,9 +147,7 @@ def write_study_plan(folder: ResultFolder, expansion: Expansion) -> None:
     """Write the study and the order of its runs to a file whose name depends on both."""
     plan = {"study": to_json_object(expansion.study), "order": [spec.run_id for spec in expansion.runs]}
     digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
-    path = folder.path / "studies" / f"{expansion.study.name}-{digest}.json"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        write_json(beside, plan)
-        beside.replace(path)
+    path = folder.root / "studies" / f"{expansion.study.name}-{digest}.json"
+    if not nofollow.is_file(path):
+        nofollow.make_folder(path.parent, exist_ok=True)
+        write_json(path, plan)

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import itertools
 import math
 import os
 import re
 import secrets
-import shutil
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from steelyard.errors import InputError, Problem, SteelyardError
+from steelyard import nofollow
+from steelyard.contracts.base import NAME_PATTERN
+from steelyard.errors import InputError, Problem, SteelyardError, printable
 from steelyard.inputs.search import SearchGroup, remaining
-from steelyard.inputs.validate import parse_json, read_bounded
-from steelyard.launch.campaign import PLAN_FILE, Campaign, Image, JobArray, JobKind, Plan, RunShape, Scheduler
+from steelyard.inputs.validate import parse_json, read_inside
+from steelyard.launch import registry
+from steelyard.launch.campaign import (
+    PLAN_FILE,
+    Campaign,
+    Image,
+    JobArray,
+    JobKind,
+    Plan,
+    RunShape,
+    Scheduler,
+)
 from steelyard.launch.images.image import look_at_image
 from steelyard.launch.local_study import refuse_other_seed, write_study_plan
 from steelyard.launch.price import price
 from steelyard.launch.search import found
-from steelyard.launch.staging import stage, write_campaign_plan, write_job, write_specs, write_study
-from steelyard.results.store import sweep_halves
+from steelyard.launch.staging import job_files, stage, write_campaign_plan, write_job, write_specs, write_study
+from steelyard.results.store import CAMPAIGNS, sweep_halves
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
@@ -35,13 +47,13 @@ if TYPE_CHECKING:
     from steelyard.inputs.study import Expansion
     from steelyard.results.store import ResultFolder
 
-CAMPAIGNS: Final = "campaigns"
 RUNS: Final = "runs"
 DRY_RUN: Final = "dry-run"
 COLLECTED_FILE: Final = "collected"
 """Marks a campaign whose runs are all collected, or were withdrawn before submission."""
-MAX_PLAN_BYTES: Final = 1 << 28
-NUMBER: Final = re.compile(r"\d{4,9}")
+MAX_PLAN_BYTES: Final = 1 << 25
+NUMBER: Final = re.compile(r"[0-9]{4,9}")
+STUDY: Final = re.compile(NAME_PATTERN)
 
 # Simulated runs took at most 10 ms plus 5 us per rank and step here (1 to 64 ranks, 100 to 20,000 steps); the factor
 # leaves room for slower machines.
@@ -52,6 +64,7 @@ PACKED_PER_MIB: Final = 4
 """Runs per MiB of a pod's log: a simulated run of 1,000 steps on a few ranks takes about 100 kB."""
 PACKED_S: Final = 600
 TASK_ROOM_S: Final = 60
+PROGRAM_END_S: Final = 60
 MEASURED_ROOM: Final = 1.5
 BUDGET_ROOM: Final = 1.2
 MEASURED_LEAST_S: Final = 60
@@ -64,7 +77,7 @@ LOOKED_AT: Final = 20
 
 def study_folder(folder: ResultFolder, study: str) -> Path:
     """The folder of the campaigns of a study."""
-    return folder.path.resolve() / CAMPAIGNS / study
+    return folder.root / CAMPAIGNS / study
 
 
 def campaigns(folder: ResultFolder, study: str) -> list[Campaign]:
@@ -74,39 +87,53 @@ def campaigns(folder: ResultFolder, study: str) -> list[Campaign]:
 
 def planned(folder: ResultFolder, study: str) -> list[Path]:
     """Return the folders of the complete campaigns of a study, oldest first."""
-    return [path for path in _list_numbered(study_folder(folder, study)) if (path / PLAN_FILE).is_file()]
+    return [path for path in _list_numbered(study_folder(folder, study)) if _has_plan(path)]
+
+
+def _has_plan(path: Path) -> bool:
+    try:
+        return nofollow.is_file(path / PLAN_FILE)
+    except nofollow.LinkError:
+        # Whoever reads it reports the link.
+        return True
 
 
 def load_campaign(path: Path) -> Campaign:
     """Read the campaign in a folder."""
-    return Campaign(path, parse_json(Plan, read_bounded(path / PLAN_FILE, MAX_PLAN_BYTES), str(path / PLAN_FILE)))
+    text = read_inside(path / PLAN_FILE, MAX_PLAN_BYTES)
+    return Campaign(path, parse_json(Plan, text, str(path / PLAN_FILE)), hashlib.sha256(text).hexdigest())
 
 
 def studies(folder: ResultFolder) -> list[str]:
     """Return the names of the studies that have campaigns."""
-    home = folder.path / CAMPAIGNS
-    return sorted(entry.name for entry in home.iterdir() if any(_list_numbered(entry))) if home.is_dir() else []
+    home = folder.root / CAMPAIGNS
+    return [name for name in nofollow.names(home) if STUDY.fullmatch(name) and _has_campaigns(home / name)]
+
+
+def _has_campaigns(home: Path) -> bool:
+    try:
+        return bool(_list_numbered(home))
+    except nofollow.LinkError:
+        return True
+    except OSError:
+        return False
 
 
 def is_collected(campaign: Path) -> bool:
     """Return whether nothing is left to do for a campaign."""
-    return (campaign / COLLECTED_FILE).is_file()
+    return nofollow.is_file(campaign / COLLECTED_FILE)
 
 
 def runs_left(campaign: Path) -> set[str]:
     """Return the ids of the runs that are not collected yet; lists one folder."""
-    try:
-        # A file server may keep its own files here, with names that begin with a dot; no run id does.
-        return {entry.name for entry in os.scandir(campaign / RUNS) if not entry.name.startswith(".")}
-    except FileNotFoundError:
-        return set()
+    # A file server may keep its own files here, with names that begin with a dot; no run id does.
+    return {name for name in nofollow.names(campaign / RUNS) if not name.startswith(".")}
 
 
 def _list_numbered(home: Path) -> list[Path]:
-    if not home.is_dir():
-        return []
-    found = [entry for entry in home.iterdir() if NUMBER.fullmatch(entry.name) and entry.is_dir()]
-    return sorted(found, key=lambda entry: int(entry.name))
+    return sorted(
+        (home / name for name in nofollow.names(home) if NUMBER.fullmatch(name)), key=lambda path: int(path.name)
+    )
 
 
 # -- a new campaign
@@ -121,32 +148,50 @@ def make_campaign(
     file: Path | None = None,
     dry_run: bool = False,
 ) -> Campaign | None:
-    """Write a campaign of all runs that have no record and are not submitted; None if there are none.
+    """Write and register a campaign of all runs that have no record and are not submitted; None if there are none.
 
-    The caller holds the lock of the study. `file`: the study's file, which is kept with the campaign.
+    A dry run is not registered: it is never submitted. The caller holds the lock of the study. `file`: the study's
+    file, which is kept with the campaign.
     """
+    try:
+        str(folder.root).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"the path of the results is not UTF-8: {printable(str(folder.root))}; records could not name their files",
+            next_step="give another folder with --results",
+        ) from None
+    if not dry_run:
+        registry.prepare()
     folder.prepare()
     candidates = tuple(spec for group in expansion.searches for spec in group.runs)
     refuse_other_seed(folder, replace(expansion, runs=(*expansion.runs, *candidates)))
     home = study_folder(folder, expansion.study.name)
-    home.mkdir(parents=True, exist_ok=True)
+    nofollow.make_folder(home.parent, exist_ok=True)
+    nofollow.make_folder(home, exist_ok=True)
     # Incomplete campaigns of interrupted commands, and the last dry run.
     for entry in [*_list_numbered(home), home / DRY_RUN]:
-        if entry.is_dir() and (entry.name == DRY_RUN or not (entry / PLAN_FILE).is_file()):
-            shutil.rmtree(entry)
+        if nofollow.is_folder(entry) and (entry.name == DRY_RUN or not _has_plan(entry)):
+            nofollow.remove_tree(entry)
     sweep_halves(home)
     work = _find_work(folder, expansion)
     if not work.groups:
         return None
     number = max((int(entry.name) for entry in _list_numbered(home)), default=0) + 1
     path = home / (DRY_RUN if dry_run else f"{number:04d}")
-    room = place.site.limits.max_submitted - _count_open_tasks(folder, place)
+    # A dry run asks nobody.
+    most = None if dry_run else scheduler.most_queued(place)
+    limits = place.site.limits
+    room = (limits.max_submitted if most is None else min(limits.max_submitted, most)) - _count_open_tasks(
+        folder, place
+    )
     jobs = _make_jobs(work, place, _make_run_limit(folder, expansion, place), room)
     # Before anything is written: an image for other nodes is an error.
     image = look_at_image(place)
     write_study_plan(folder, expansion)
-    path.mkdir()
-    return _write_campaign(path, expansion, place, scheduler, jobs, work, image, file)
+    # Nobody else may change what a job will run, whatever the umask.
+    with registry.mask(0o022):
+        nofollow.make_folder(path)
+        return _write_campaign(path, expansion, place, scheduler, jobs, work, image, file, dry_run=dry_run)
 
 
 def _write_campaign(
@@ -158,9 +203,11 @@ def _write_campaign(
     work: _Work,
     image: Image | None,
     file: Path | None,
+    *,
+    dry_run: bool,
 ) -> Campaign:
     name = secrets.token_hex(6)
-    jobs = [replace(job, name=f"sy-{name}-{job.number:03d}") for job in jobs]
+    jobs = [replace(job, name=f"sy-{expansion.study.name[:40]}-{name}-{job.number:03d}") for job in jobs]
     plan = Plan(
         study=expansion.study.name,
         campaign=name,
@@ -173,27 +220,28 @@ def _write_campaign(
         python=place.site.python or (sys.executable if image is None else "python3"),
         jobs=tuple(jobs),
         price=price(place, jobs),
+        folder=os.getcwd() if any(job.shape.program for job in jobs) else None,  # noqa: PTH109 -- plain text
     )
     campaign = Campaign(path, plan)
     chosen = {run for job in jobs for task in job.tasks for run in task}
-    write_specs(path, (spec for spec in work.specs() if spec.run_id in chosen))
-    for job in jobs:
-        write_job(campaign, job, scheduler.render(campaign, job))
+    specs = write_specs(path, (spec for spec in work.specs() if spec.run_id in chosen))
+    digests = {
+        str(job.number): write_job(campaign, job, job_files(job, specs, scheduler.render(campaign, job)))
+        for job in jobs
+    }
     write_study(path, expansion, file)
-    write_campaign_plan(campaign)
+    write_campaign_plan(campaign, None if dry_run else digests)
     return campaign
 
 
 def _count_open_tasks(folder: ResultFolder, place: Place) -> int:
     """Count the tasks of earlier campaigns that may still be in the queue of this site."""
     count = 0
-    for home in (folder.path / CAMPAIGNS).iterdir():
-        for path in _list_numbered(home):
-            if (path / PLAN_FILE).is_file() and not is_collected(path):
+    for path in (path for study in studies(folder) for path in planned(folder, study)):
+        for plan in _read_plans([path]):
+            if plan.site.name == place.site.name and not is_collected(path):
                 left = runs_left(path)
-                for plan in _read_plans([path]):
-                    if plan.site.name == place.site.name:
-                        count += sum(not left.isdisjoint(task) for job in plan.jobs for task in job.tasks)
+                count += sum(not left.isdisjoint(task) for job in plan.jobs for task in job.tasks)
     return count
 
 
@@ -258,11 +306,16 @@ def _make_run_limit(folder: ResultFolder, expansion: Expansion, place: Place) ->
     def limit(spec: RunSpec, *, packed: bool) -> int:
         limits = place.site.limits
         if spec.time_limit_s is not None:
-            least = spec.time_limit_s
+            # The worker ends a program at its limit, and its end must be written.
+            least = spec.time_limit_s + (PROGRAM_END_S if spec.program is not None else 0)
         elif spec.configuration in took:
             least = max(MEASURED_LEAST_S, MEASURED_ROOM * took[spec.configuration])
         elif spec.device_family == "sim":
             least = _simulated_s(spec) + (0 if packed else limits.setup_s)
+        elif spec.program is not None:
+            # It runs to its end, unless it has a limit of its own.
+            own_s = spec.program.max_seconds
+            least = limits.unbounded_s if own_s is None else limits.setup_s + BUDGET_ROOM * own_s
         elif spec.budget.epochs is not None:
             least = limits.unbounded_s
         else:
@@ -339,10 +392,11 @@ def shape_of(spec: RunSpec, place: Place, run_limit_s: int) -> RunShape:
     per_node = min(spec.ranks, pool.devices_per_node)
     return RunShape(
         nodes=nodes,
-        processes_per_node=per_node,
+        processes_per_node=per_node if spec.program is None else 1,
         devices_per_node=0 if on_the_host else per_node,
         threads=spec.threads,
         run_limit_s=run_limit_s,
+        program=spec.program is not None,
     )
 
 

@@ -22,6 +22,7 @@ from steelyard.errors import SteelyardError
 from steelyard.inputs.site_kinds import PLACEHOLDER
 from steelyard.launch.plan import TASK_ROOM_S
 from steelyard.launch.scripts.container import container_checks
+from steelyard.launch.scripts.task import NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,19 +34,32 @@ SHOWN: Final = 12
 OWN_OPTIONS: Final = {
     "--array", "--chdir", "--dependency", "--error", "--exclusive", "--gres", "--job-name", "--nodes", "--no-requeue",
     "--ntasks", "--ntasks-per-node", "--output", "--parsable", "--requeue", "--time", "--wait", "--wrap", "--account",
-    "--constraint", "--partition", "--qos", "--reservation",
+    "--constraint", "--partition", "--qos", "--reservation", "--gpus-per-node", "--gpus-per-task", "--comment",
+    "--open-mode",
+}  # fmt: skip
+# The same for srun.
+OWN_SRUN_OPTIONS: Final = {
+    "--nodes", "--ntasks", "--ntasks-per-node", "--export", "--input", "--output", "--error", "--jobid",
+    "--kill-on-bad-exit",
 }  # fmt: skip
 # Variables that the launcher sets for every run.
 OWN_VARIABLES: Final = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH",
     "PYTHONHOME", "PYTHONSAFEPATH", "OMP_NUM_THREADS",
 }  # fmt: skip
-ONLY_SLURM: Final = ("gpus", "partition", "account", "qos", "constraint", "reservation", "options")
+ONLY_SLURM: Final = (
+    *("gpus", "partition", "account", "qos", "constraint", "reservation", "options", "srun_options", "expanded"),
+)
 ONLY_KUBERNETES: Final = ("resource", "node_selector", "tolerations")
 
 
-def checks(place: Place, *, results: Path | None = None, node: HostView | None = None) -> Iterator[Check]:
-    """Yield all checks: first those that query nobody, then the scheduler, then the container."""
+def checks(
+    place: Place, *, results: Path | None = None, node: HostView | None = None, offline: bool = False
+) -> Iterator[Check]:
+    """Yield all checks: first those that query nobody, then the scheduler, then the container.
+
+    `offline`: only the file itself, because this is not a machine of the site.
+    """
     node = node or HostView()
     own: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("filled in", lambda: _check_placeholders(place)),
@@ -55,6 +69,8 @@ def checks(place: Place, *, results: Path | None = None, node: HostView | None =
         ("devices", lambda: _check_devices(place)),
         ("environment", lambda: _check_environment(place)),
         ("image", lambda: _check_image(place)),
+    ]
+    here: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("python", lambda: _check_python(place, node)),
         ("mounts", lambda: _check_mounts(place, node)),
         ("meeting host", lambda: _check_meeting_host(place)),
@@ -62,8 +78,8 @@ def checks(place: Place, *, results: Path | None = None, node: HostView | None =
         (place.site.scheduler, lambda: plugins.load("scheduler", place.site.scheduler)().check(place)),
     ]
     if place.image is not None and not PLACEHOLDER.search(place.image):
-        own.append(("container", lambda: container_checks(place)))
-    for name, check in own:
+        here.append(("container", lambda: container_checks(place)))
+    for name, check in own if offline else [*own, *here]:
         try:
             yield from check()
         except SteelyardError as error:
@@ -165,14 +181,16 @@ def _check_fields(place: Place) -> Iterator[Check]:
     pool, site = place.pool, place.site
     foreign = ONLY_SLURM if site.scheduler == "kubernetes" else ONLY_KUBERNETES
     idle = [name for name in foreign if getattr(pool, name)]
-    if site.scheduler == "kubernetes" and (site.modules.load or site.modules.init):
-        idle.append("modules")
+    if site.scheduler == "kubernetes":
+        tables = {"modules": site.modules.load or site.modules.init, "prologue": site.prologue}
+        idle += [name for name, value in {**tables, "expanded": site.expanded}.items() if value]
     if site.scheduler != "kubernetes" and site.container.runtime == "none" and (site.container.images or pool.image):
         idle.append("container.images (container.runtime is none)")
     if idle:
         fix = "remove them, or correct the scheduler or container.runtime"
         yield Check("fields", "note", f"no effect on this site: {', '.join(idle)}", fix)
     own = sorted({option.partition("=")[0] for option in pool.options} & OWN_OPTIONS)
+    own += sorted({option.partition("=")[0] for option in pool.srun_options} & OWN_SRUN_OPTIONS)
     if own:
         fix = "remove them; partition, account and others have their own fields"
         yield Check("options", "wrong", f"options that steelyard sets itself: {', '.join(own)}", fix)
@@ -196,7 +214,7 @@ def _check_devices(place: Place) -> Iterator[Check]:
 
 
 def _check_environment(place: Place) -> Iterator[Check]:
-    given = {**place.site.environment, **place.pool.environment}
+    given = {**place.variables, **place.expanded}
     if own := sorted(OWN_VARIABLES & given.keys()):
         fix = "remove them: each run sets its own (for threads use `threads` of the study)"
         yield Check("environment", "wrong", f"variables that every run sets itself: {', '.join(own)}", fix)
@@ -273,7 +291,7 @@ def _can_be_shared(kind: str) -> bool:
 
 def _check_meeting_host(place: Place) -> Iterator[Check]:
     host = place.site.meeting_host
-    if host is None or place.site.scheduler == "kubernetes" or PLACEHOLDER.search(host):
+    if host is None or place.site.scheduler == "kubernetes" or PLACEHOLDER.search(host) or NODE in host:
         return
     try:
         loopback = ipaddress.ip_address(host).is_loopback

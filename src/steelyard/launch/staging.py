@@ -7,73 +7,180 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from steelyard import nofollow
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.errors import SteelyardError
 from steelyard.inputs.command import MAX_COMMAND
-from steelyard.inputs.validate import read_bounded
+from steelyard.inputs.validate import MAX_SPEC_BYTES, read_bounded, read_inside
 from steelyard.launch.campaign import PLAN_FILE
+from steelyard.launch.registry import mask
 from steelyard.launch.scripts.bash import quoted
-from steelyard.results.store import flush_all, record_text, write_json
+from steelyard.launch.scripts.task import task_lines
+from steelyard.results.store import flush_all, record_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from steelyard.contracts.spec import RunSpec
     from steelyard.inputs.study import Expansion
-    from steelyard.launch.campaign import Campaign, JobArray
+    from steelyard.launch.campaign import Campaign, JobArray, Plan, Scheduler
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent
 MEASURED_SIDE: Final = ("worker", "contracts", "estimate", "data")
-MEASURED_FILES: Final = ("__init__.py", "errors.py", "hostinfo.py", "hostload.py", "plugins.py", "version.py")
+MEASURED_FILES: Final = (
+    "__init__.py",
+    "errors.py",
+    "hostinfo.py",
+    "hostload.py",
+    "nofollow.py",
+    "out_of_memory.py",
+    "packed.py",
+    "plugins.py",
+    "redact.py",
+    "version.py",
+)
 SOURCES: Final = (".py", ".json")
 STUDY_FILE: Final = "study.json"
 """The study as parsed, and the swept values of each configuration."""
-MAX_STUDY_BYTES: Final = 1 << 28
+SPECS_FILE: Final = "specs"
+MAX_STUDY_BYTES: Final = 1 << 24
+MAX_JOB_FILE_BYTES: Final = 1 << 29
+MAX_SOURCE_BYTES: Final = 1 << 24
 MAX_ARGUMENTS: Final = 20
 
 
 def stage(target: Path) -> str:
-    """Copy the code of the measured side into a package below `target`; return its SHA-256 over names and contents."""
-    digest = hashlib.sha256()
+    """Copy the code of the measured side into a package below `target`; return its digest."""
     sources = [PACKAGE / name for name in MEASURED_FILES]
     for folder in MEASURED_SIDE:
         sources += (path for path in (PACKAGE / folder).rglob("*") if path.suffix in SOURCES)
+    nofollow.make_folder(target)
+    made = {target}
     for source in sorted(sources):
-        name = source.relative_to(PACKAGE.parent)
-        text = source.read_bytes()
-        digest.update(f"{name.as_posix()}\0{len(text)}\0".encode() + text)
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).write_bytes(text)
-    return digest.hexdigest()
+        path = target / source.relative_to(PACKAGE.parent)
+        for above in reversed(path.parents):
+            if above.is_relative_to(target) and above not in made:
+                nofollow.make_folder(above)
+                made.add(above)
+        _create(path, source.read_bytes())
+    return worker_digest(target)
 
 
-def write_specs(campaign: Path, specs: Iterable[RunSpec]) -> None:
-    """Create a folder for each run with its spec and nothing else: there may be many thousands."""
+def worker_digest(worker: Path) -> str:
+    """Return one SHA-256 for all files below a folder: that of the sorted lines that sha256sum prints for them.
+
+    A job computes the same before it starts the code. LinkError if there is a link.
+    """
+    lines = sorted(
+        f"{_sha256(read_inside(path, MAX_SOURCE_BYTES))}  {path.relative_to(worker)}\n" for path in files_below(worker)
+    )
+    return _sha256("".join(lines).encode())
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder, in order."""
+    for name in nofollow.names(folder):
+        if nofollow.is_folder(folder / name):
+            yield from files_below(folder / name)
+        else:
+            yield folder / name
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _create(path: Path, data: bytes, *, executable: bool = False) -> None:
+    with nofollow.open_file(path, "x") as file:
+        if executable:
+            mode = os.fstat(file.fileno()).st_mode
+            os.fchmod(file.fileno(), stat.S_IMODE(mode | (mode & 0o444) >> 2))
+        file.write(data)
+
+
+def _for_us(plan: Plan) -> AbstractContextManager[None]:
+    """Return a context for files with the site's environment variables, which may be secret."""
+    place = plan.place
+    return mask(0o077 if place.variables or place.expanded or plan.site.prologue else 0)
+
+
+def write_specs(campaign: Path, specs: Iterable[RunSpec]) -> dict[str, str]:
+    """Create a folder for each run with its spec and nothing else; return their SHA-256 by run id."""
     runs = campaign / "runs"
-    runs.mkdir()
+    nofollow.make_folder(runs)
+    digests = {}
     written = []
     for spec in specs:
-        raw = runs / spec.run_id / "raw"
-        raw.mkdir(parents=True)
-        (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
+        raw, text = runs / spec.run_id / "raw", record_text(spec).encode()
+        nofollow.make_folder(raw.parent)
+        nofollow.make_folder(raw)
+        _create(raw / SPEC_FILE, text)
+        digests[spec.run_id] = _sha256(text)
         written.append(raw / SPEC_FILE)
     flush_all(written)
+    return digests
 
 
-def write_job(campaign: Campaign, job: JobArray, files: Mapping[str, str]) -> None:
-    """Write the scripts of a job and the run ids of each of its tasks."""
+def job_files(job: JobArray, specs: Mapping[str, str], rendered: Mapping[str, str]) -> dict[str, str]:
+    """Return all files of a job. `specs`: SHA-256 of each spec."""
+    runs = [run for task in job.tasks for run in task]
+    return {
+        "tasks": task_lines(job),
+        SPECS_FILE: "".join(f"{specs[run]}  runs/{run}/raw/{SPEC_FILE}\n" for run in runs),
+        **rendered,
+    }
+
+
+def write_job(campaign: Campaign, job: JobArray, files: Mapping[str, str]) -> dict[str, str]:
+    """Write the files of a job; return the SHA-256 of each."""
     folder = campaign.job_folder(job)
-    folder.mkdir(parents=True)
-    tasks = "".join(" ".join(runs) + "\n" for runs in job.tasks)
-    for name, text in {"tasks": tasks, **files}.items():
-        (folder / name).write_text(text, encoding="utf-8")
-        if name.endswith(".sh"):
-            (folder / name).chmod(0o755)
+    nofollow.make_folder(folder.parent, exist_ok=True)
+    nofollow.make_folder(folder)
+    with _for_us(campaign.plan):
+        for name, text in files.items():
+            _create(folder / name, text.encode(), executable=name.endswith(".sh"))
+    return {name: _sha256(text.encode()) for name, text in files.items()}
+
+
+def render_again(campaign: Campaign, job: JobArray, scheduler: Scheduler, digests: Mapping[str, str]) -> dict[str, str]:
+    """Return the scripts of a job, made from its plan again; SteelyardError if one of its files has changed.
+
+    `digests`: SHA-256 of its files when it was planned.
+    """
+    changed = next(_changed(campaign, job, digests), None)
+    rendered = {} if changed else scheduler.render(campaign, job)
+    for name, text in rendered.items():
+        if _sha256(text.encode()) != digests.get(name):
+            changed = campaign.job_folder(job) / name
+    if changed is not None:
+        raise SteelyardError(
+            f"{changed} is not what the plan gives: it was changed; this job was not submitted",
+            next_step=f"steelyard status {campaign.plan.study} --cancel, then submit the study again",
+        )
+    return rendered
+
+
+def _changed(campaign: Campaign, job: JobArray, digests: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the files of a job, the specs of its runs and the folder of the code if they have changed."""
+    folder = campaign.job_folder(job)
+    for name in (SPECS_FILE, *digests):
+        if _sha256(read_inside(folder / name, MAX_JOB_FILE_BYTES)) != digests.get(name):
+            yield folder / name
+    for line in read_inside(folder / SPECS_FILE, MAX_JOB_FILE_BYTES).decode().splitlines():
+        sha256, _, name = line.partition("  ")
+        path = campaign.path / name
+        # A run may have been withdrawn since.
+        if nofollow.is_folder(path.parent) and _sha256(read_inside(path, MAX_SPEC_BYTES)) != sha256:
+            yield path
+    if worker_digest(campaign.path / "worker") != campaign.plan.worker_sha256:
+        yield campaign.path / "worker"
 
 
 def write_study(campaign: Path, expansion: Expansion, file: Path | None) -> None:
@@ -81,9 +188,9 @@ def write_study(campaign: Path, expansion: Expansion, file: Path | None) -> None
     cells = {cell.name: cell.swept for cell in expansion.cells}
     arguments = expansion.cells[0].spec.study_arguments
     study = {"study": to_json_object(expansion.study), "configurations": cells, "arguments": arguments}
-    write_json(campaign / STUDY_FILE, study)
+    _create(campaign / STUDY_FILE, record_text(study).encode())
     if file is not None:
-        shutil.copyfile(file, campaign / "study.toml")
+        _create(campaign / "study.toml", read_bounded(file, MAX_SPEC_BYTES))
 
 
 def read_arguments(campaign: Path) -> tuple[str, ...]:
@@ -98,7 +205,7 @@ def read_arguments(campaign: Path) -> tuple[str, ...]:
 
 def _read_study(campaign: Path) -> dict[str, Any]:
     try:
-        study = json.loads(read_bounded(campaign / STUDY_FILE, MAX_STUDY_BYTES))
+        study = json.loads(read_inside(campaign / STUDY_FILE, MAX_STUDY_BYTES))
     except (SteelyardError, ValueError, RecursionError):
         return {}
     return study if isinstance(study, dict) else {}
@@ -112,13 +219,21 @@ def read_cells(campaign: Path) -> dict[str, dict[str, Any]]:
     return cells
 
 
-def write_campaign_plan(campaign: Campaign) -> None:
-    """Write the README and, last, the plan: from now on the campaign counts."""
-    write_json(campaign.path / "site.json", campaign.plan.site)
-    (campaign.path / "README").write_text(_readme(campaign), encoding="utf-8")
+def write_campaign_plan(campaign: Campaign, jobs: dict[str, dict[str, str]] | None) -> None:
+    """Write the README, register the campaign and, last, write the plan: from now on the campaign counts.
+
+    `jobs`: SHA-256 of the files of each job; None: a dry run, which is not registered.
+    """
+    text = record_text(campaign.plan).encode()
+    _create(campaign.path / "README", _readme(campaign).encode())
     beside = campaign.path / f".{PLAN_FILE}"
-    write_json(beside, campaign.plan)
-    beside.replace(campaign.path / PLAN_FILE)
+    with _for_us(campaign.plan):
+        _create(campaign.path / "site.json", record_text(campaign.plan.site).encode())
+        _create(beside, text)
+    flush_all([beside])
+    if jobs is not None:
+        campaign.registration.write(_sha256(text), jobs, nofollow.stat(campaign.path).st_uid)
+    nofollow.move(beside, campaign.path / PLAN_FILE)
     flush_all([campaign.path])
 
 
@@ -159,7 +274,7 @@ study {study}, site {site}, pool {pool}; planned {made_at} by {made_by}
 plan.json       all of the above for programs: jobs, tasks, run ids, limits, image, price
 study.json      the study as parsed; study.toml: as written; site.json: the site
 worker/         the code that measures, as submitted (SHA-256 {sha256})
-jobs/NNN/tasks  the run ids of each task, one line per task; the first line is task 0
+jobs/NNN/tasks  the run ids of each task, one line per task; the first line is task 0; specs: SHA-256 of their specs
 jobs/NNN/job.sh what a task does; node.sh: what each node does for one run; manifest.json: the Kubernetes objects
 runs/ID/raw     a run that is not collected yet: its spec and the files of its worker
 

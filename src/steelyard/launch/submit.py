@@ -10,26 +10,27 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import pwd
-import shutil
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from steelyard import plugins
+from steelyard import nofollow, plugins
 from steelyard.contracts.observe import LEASE_FILE
-from steelyard.errors import InputError, Problem, SteelyardError
-from steelyard.launch.campaign import ID_FILE, TRYING_FILE
+from steelyard.errors import InputError, Problem, SteelyardError, printable
+from steelyard.launch.campaign import ID_FILE, TRYING_FILE, QueueFullError
 from steelyard.launch.collect import take_lease
 from steelyard.launch.plan import is_collected, load_campaign, make_campaign, planned, runs_left, study_folder
 from steelyard.launch.site_check import checks
-from steelyard.results.store import create_once, is_gone, own_uid, owner
+from steelyard.launch.staging import render_again
+from steelyard.results.store import create_once, is_gone, owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from steelyard.inputs.site import Place
     from steelyard.inputs.study import Expansion
     from steelyard.launch.campaign import Campaign, JobArray, Scheduler
+    from steelyard.launch.registry import RegistryEntry
     from steelyard.results.store import ResultFolder
 
     SchedulerOf = Callable[[str], Scheduler]
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 LOCK_FILE: Final = "lock"
 FORGOTTEN: Final = "forgotten"
 """In place of the id of a job that has started runs but whose name the scheduler no longer knows."""
+
+
+class LockedError(SteelyardError):
+    """Another process holds the lock of the study."""
 
 
 def scheduler_of(name: str) -> Scheduler:
@@ -56,7 +61,9 @@ def lock(folder: ResultFolder, study: str) -> Iterator[None]:
     """
     home = study_folder(folder, study)
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        folder.root.mkdir(parents=True, exist_ok=True)
+        nofollow.make_folder(home.parent, exist_ok=True)
+        nofollow.make_folder(home, exist_ok=True)
     except OSError as error:
         raise InputError(
             f"cannot write to {home}: {error.strerror}", next_step="give another folder with --results"
@@ -69,32 +76,33 @@ def lock(folder: ResultFolder, study: str) -> Iterator[None]:
     finally:
         # Unless another process considered us dead and took the lock.
         if _holder(path) == owner():
-            path.unlink(missing_ok=True)
+            nofollow.remove(path)
 
 
 def _holder(path: Path) -> str | None:
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(200).strip()
+        with nofollow.open_file(path) as file:
+            return printable(file.read(200).decode("utf-8", "replace").strip())
     except FileNotFoundError:
         return None
 
 
 def _take_over(path: Path) -> None:
-    handle = os.open(path.parent, os.O_RDONLY)
+    with nofollow.folder_of(path) as (parent, _):
+        handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
     try:
         # Between the processes of this host; no other host takes over their locks.
         fcntl.flock(handle, fcntl.LOCK_EX)
         holder = _holder(path)
         if holder is not None and is_gone(holder):
-            path.unlink(missing_ok=True)
+            nofollow.remove(path)
             holder = None
         if holder is None and create_once(path, owner() + "\n", path.parent):
             return
     finally:
         os.close(handle)
     host, _, pid, *_ = [*(holder or "").split("."), "?", "?", "?"]
-    raise SteelyardError(
+    raise LockedError(
         f"another process is working on this study: {pid} on {host}",
         next_step=f"wait until it has ended; if it no longer exists: rm {path}",
     )
@@ -103,19 +111,36 @@ def _take_over(path: Path) -> None:
 # -- submit
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """What was submitted."""
+
+    count: int
+    """How many jobs."""
+    full: str = ""
+    """Why the scheduler takes no more jobs now; empty: nothing is left to submit."""
+    made: Campaign | None = None
+    """The new campaign; None: nothing new."""
+
+
 def send(
-    folder: ResultFolder, expansion: Expansion, place: Place, *, file: Path | None = None, dry_run: bool = False
-) -> Campaign | None:
-    """Plan and submit the missing runs, and jobs that an earlier command did not submit. None: nothing new."""
+    folder: ResultFolder,
+    expansion: Expansion,
+    place: Place,
+    *,
+    file: Path | None = None,
+    dry_run: bool = False,
+    shared: bool = False,
+) -> Submitted:
+    """Plan and submit the missing runs, and jobs that an earlier command did not submit."""
     refuse_wrong(folder, place)
     study = expansion.study.name
     with lock(folder, study):
         if not dry_run:
-            resume(folder, expansion, place)
+            resume(folder, expansion, place, shared=shared)
         made = make_campaign(folder, expansion, place, scheduler_of(place.site.scheduler), file=file, dry_run=dry_run)
-        if not dry_run:
-            submit(folder, study)
-    return made
+        done = Submitted(0) if dry_run else submit(folder, study, shared=shared)
+    return replace(done, made=made)
 
 
 def refuse_wrong(folder: ResultFolder, place: Place) -> None:
@@ -130,58 +155,81 @@ def refuse_wrong(folder: ResultFolder, place: Place) -> None:
         )
 
 
-def resume(folder: ResultFolder, expansion: Expansion, place: Place, scheduler_of: SchedulerOf = scheduler_of) -> None:
-    """Withdraw unsubmitted jobs of earlier commands that are no longer wanted.
+def resume(
+    folder: ResultFolder,
+    expansion: Expansion,
+    place: Place,
+    scheduler_of: SchedulerOf = scheduler_of,
+    *,
+    shared: bool = False,
+) -> None:
+    """Withdraw unsubmitted jobs of earlier commands that are no longer wanted, and of campaigns that were taken over.
 
     The site or the study may have changed since: their runs are planned again.
     """
     wanted = {spec.run_id for spec in expansion.runs}
     wanted |= {spec.run_id for group in expansion.searches for spec in group.runs}
-    for campaign in _open(folder, expansion.study.name):
+    for campaign, entry in _ours(folder, expansion.study.name, shared=shared):
         recover(campaign, scheduler_of(campaign.plan.site.scheduler))
-        same = (campaign.plan.site, campaign.plan.pool) == (place.site, place.pool_name)
+        same = (campaign.plan.site, campaign.plan.pool) == (place.site, place.pool_name) and not entry.adopted
         for job in unsent(campaign):
             if not same or not wanted.issuperset(run for task in job.tasks for run in task):
                 withdraw(campaign, job)
 
 
-def submit(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler_of) -> int:
-    """Submit every planned job that the scheduler does not have; return how many. The caller holds the lock."""
+def submit(
+    folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler_of, *, shared: bool = False
+) -> Submitted:
+    """Submit every planned job that the scheduler does not have, until its queue is full. The caller holds the lock."""
     count = 0
-    for campaign in _open(folder, study):
+    for campaign, entry in _ours(folder, study, shared=shared):
         scheduler = scheduler_of(campaign.plan.site.scheduler)
         recover(campaign, scheduler)
-        for job in unsent(campaign):
+        for job in [] if entry.adopted else unsent(campaign):
+            files = render_again(campaign, job, scheduler, entry.jobs.get(str(job.number), {}))
             home = campaign.job_folder(job)
             create_once(home / TRYING_FILE, owner() + "\n", home)
-            _keep_id(campaign, job, scheduler.submit(campaign, job))
+            try:
+                _keep_id(campaign, job, scheduler.submit(campaign, job, files))
+            except QueueFullError as error:
+                return Submitted(count, full=str(error))
             count += 1
-    return count
+    return Submitted(count)
 
 
-def cancel(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler_of) -> int:
+def submit_rest(folder: ResultFolder, campaign: Campaign, job: JobArray, scheduler: Scheduler) -> None:
+    """Submit the tasks of a job of ours that its scheduler had no room for, unless another process is submitting."""
+    entry = campaign.ours(shared=True)
+    if entry is None or entry.adopted:
+        return
+    with contextlib.suppress(LockedError), lock(folder, campaign.plan.study):
+        files = render_again(campaign, job, scheduler, entry.jobs.get(str(job.number), {}))
+        scheduler.submit(campaign, job, files)
+
+
+def cancel(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler_of, *, shared: bool = False) -> int:
     """Cancel submitted jobs and withdraw the others; return how many jobs."""
+    if not _ours(folder, study, shared=shared):
+        return 0
     count = 0
     with lock(folder, study):
-        for campaign in _open(folder, study):
+        for campaign, _ in _ours(folder, study, shared=shared):
             scheduler = scheduler_of(campaign.plan.site.scheduler)
             recover(campaign, scheduler)
-            for job in unsent(campaign):
-                withdraw(campaign, job)
-                count += 1
-            sent = sent_jobs(campaign)
+            # Part of a job may have been submitted before a process died.
+            sent, rest = sent_jobs(campaign), unsent(campaign)
+            sent += [job for job in rest if _was_tried(campaign, job)]
             if sent:
                 scheduler.cancel(campaign, sent)
-                count += len(sent)
+            for job in rest:
+                withdraw(campaign, job)
+            count += len({job.number for job in (*sent, *rest)})
     return count
 
 
 def recover(campaign: Campaign, scheduler: Scheduler) -> None:
     """Find the ids of jobs whose submission was interrupted before the answer came."""
-    lost = [job for job in unsent(campaign) if (campaign.job_folder(job) / TRYING_FILE).exists()]
-    # The scheduler may hide another user's job from us.
-    others = senders(campaign, lost)
-    lost = [job for job in lost if job.number not in others]
+    lost = [job for job in unsent(campaign) if _was_tried(campaign, job)]
     if not lost:
         return
     # Before the query: another process may submit the job, and it may start, while we query.
@@ -194,49 +242,47 @@ def recover(campaign: Campaign, scheduler: Scheduler) -> None:
             _keep_id(campaign, job, FORGOTTEN)
 
 
-def senders(campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
-    """Return the jobs that another user submitted, with the name of that user."""
-    ours = own_uid(campaign.path) if jobs else None
-    found: dict[int, str] = {}
-    for job in jobs:
-        home = campaign.job_folder(job)
-        marks = (path for path in (home / ID_FILE, home / TRYING_FILE) if path.exists())
-        if (mark := next(marks, None)) is not None and (sender := mark.stat().st_uid) != ours:
-            try:
-                found[job.number] = pwd.getpwuid(sender).pw_name
-            except KeyError:
-                found[job.number] = f"user {sender}"
-    return found
-
-
 def unsent(campaign: Campaign) -> list[JobArray]:
     """Return the jobs with runs to make that have no id yet."""
-    return [job for job in _with_runs(campaign) if campaign.job_id(job) is None]
+    return [job for job in with_runs(campaign) if campaign.job_id(job) is None]
 
 
 def sent_jobs(campaign: Campaign) -> list[JobArray]:
     """Return the submitted jobs with runs to collect that the scheduler can be queried for."""
-    return [job for job in _with_runs(campaign) if campaign.job_id(job) not in (None, FORGOTTEN)]
+    return [job for job in with_runs(campaign) if campaign.job_id(job) not in (None, FORGOTTEN)]
 
 
-def _with_runs(campaign: Campaign) -> list[JobArray]:
+def with_runs(campaign: Campaign) -> list[JobArray]:
+    """Return the jobs with runs that are not collected."""
     left = runs_left(campaign.path)
     return [job for job in campaign.plan.jobs if any(run in left for task in job.tasks for run in task)]
 
 
-def _open(folder: ResultFolder, study: str) -> list[Campaign]:
-    return [load_campaign(path) for path in planned(folder, study) if not is_collected(path)]
+def _ours(folder: ResultFolder, study: str, *, shared: bool) -> list[tuple[Campaign, RegistryEntry]]:
+    """Return the open campaigns of ours with their entries; `steelyard status` reports those that cannot be read."""
+    found = []
+    for path in planned(folder, study):
+        with contextlib.suppress(InputError, nofollow.LinkError):
+            campaign = load_campaign(path)
+            if not is_collected(path) and (entry := campaign.ours(shared=shared)) is not None:
+                found.append((campaign, entry))
+    return found
+
+
+def _was_tried(campaign: Campaign, job: JobArray) -> bool:
+    return nofollow.is_file(campaign.job_folder(job) / TRYING_FILE)
 
 
 def _keep_id(campaign: Campaign, job: JobArray, text: str) -> None:
+    campaign.registration.keep_id(job.number, text)
     home = campaign.job_folder(job)
     create_once(home / ID_FILE, text + "\n", home)
 
 
 def _has_traces(campaign: Campaign, job: JobArray) -> bool:
     """Return whether a job was ever started."""
-    printed = any(path.suffix in (".out", ".done") for path in campaign.job_folder(job).iterdir())
-    return printed or any((campaign.raw(run) / LEASE_FILE).exists() for task in job.tasks for run in task)
+    printed = any(name.endswith((".out", ".done")) for name in nofollow.names(campaign.job_folder(job)))
+    return printed or any(nofollow.is_file(campaign.raw(run) / LEASE_FILE) for task in job.tasks for run in task)
 
 
 def withdraw(campaign: Campaign, job: JobArray) -> None:
@@ -244,4 +290,4 @@ def withdraw(campaign: Campaign, job: JobArray) -> None:
     for task in job.tasks:
         for run in task:
             if take_lease(campaign.raw(run)):
-                shutil.rmtree(campaign.path / "runs" / run, ignore_errors=True)
+                nofollow.remove_tree(campaign.path / "runs" / run)

@@ -6,12 +6,15 @@ escape all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from steelyard.contracts.record import Finding
+    from collections.abc import Iterable
 
+    from steelyard.contracts.record import Finding, Severity
+
+Trust = Literal["reliable", "warnings", "partly", "unreliable", "consistent", "contradictory"]
 Align = Literal["left", "right"]
 Value = str | int | float | None
 """None: no value; the text of the cell gives the reason."""
@@ -24,6 +27,18 @@ class Column:
     name: str
     unit: str = ""
     align: Align = "right"
+    filtered: bool = False
+    """A choice of the reader on the HTML page: a setting that varied, or the reliability."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A printed figure that a finding doubts."""
+
+    printed: str
+    recomputed: str
+    """What the other figures give; empty if unknown."""
+    severity: Severity
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,10 @@ class Cell:
     """Ids of the runs behind the value."""
     codes: tuple[str, ...] = ()
     """Codes of the findings that apply to it."""
+    unreliable: bool = False
+    """Drawn differently, so that nobody takes it for a reliable value."""
+    doubt: Doubt | None = None
+    """Drawn with a mark and the recomputed value; `text` has both for formats that do not draw."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +71,11 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     """Footnotes: base, intervals, what is left out."""
+
+    @property
+    def sortable(self) -> bool:
+        """Whether readers of the HTML page can sort and filter it."""
+        return any(column.filtered for column in self.columns)
 
 
 @dataclass(frozen=True)
@@ -90,6 +114,18 @@ class Prose:
 
 
 @dataclass(frozen=True)
+class KeyFigure:
+    """A figure that is read from afar, such as the throughput of the best configuration."""
+
+    label: str
+    value: str
+    unit: str = ""
+    detail: str = ""
+    """Its interval, or why it has none."""
+    unreliable: bool = False
+
+
+@dataclass(frozen=True)
 class Section:
     """One question, its answer, and the evidence."""
 
@@ -102,6 +138,48 @@ class Section:
     """Shown next to the tables and charts."""
     folded: bool = False
     """Collapsed by default: method, environment, provenance."""
+    figures: tuple[KeyFigure, ...] = ()
+    """For the first screen."""
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """What a reader sees in the first ten seconds: the verdict, a few figures, how far to trust them, and one chart."""
+
+    verdict: str
+    """One sentence."""
+    figures: tuple[KeyFigure, ...]
+    trust: Trust
+    trust_words: tuple[str, ...]
+    chart: Chart | Drawing | None = None
+
+    @property
+    def section(self) -> Section:
+        """The first screen for formats without screens."""
+        rows = tuple(
+            (Cell(one.label), Cell(" ".join(filter(None, (one.value, one.unit)))), Cell(one.detail))
+            for one in self.figures
+        )
+        columns = (Column("figure", align="left"), Column("value"), Column("interval", align="left"))
+        table = Table("key-figures", "Key figures", columns, rows)
+        trust = Prose((f"{self.trust.capitalize()}: {'; '.join(self.trust_words)}.",))
+        blocks = (*((table,) if rows else ()), trust, *((self.chart,) if self.chart is not None else ()))
+        return Section("in-short", "In short", "", self.verdict, blocks)
+
+
+def with_note(sections: Iterable[Section], note: str) -> tuple[Section, ...]:
+    """Return the sections with a note on every table and chart of results; an empty note changes nothing."""
+    return tuple(
+        replace(section, blocks=tuple(_noted(block, note) for block in section.blocks)) if note else section
+        for section in sections
+    )
+
+
+def _noted(block: Any, note: str) -> Any:
+    table = block if isinstance(block, Table) else getattr(block, "table", None)
+    if isinstance(block, (Table, Chart)) and table and any(cell.runs for row in table.rows for cell in row):
+        return replace(block, notes=(*block.notes, note))
+    return block
 
 
 @dataclass(frozen=True)
@@ -116,12 +194,18 @@ class Page:
     made_by: str
     downloads: dict[str, bytes] = field(default_factory=dict)
     """Raw data by file name, embedded in the HTML file."""
+    first: FirstScreen | None = None
+
+    @property
+    def all_sections(self) -> tuple[Section, ...]:
+        """The sections, the first screen as the first of them: for formats without screens."""
+        return (*((self.first.section,) if self.first is not None else ()), *self.sections)
 
     @property
     def tables(self) -> tuple[Table, ...]:
         """All tables, including those of charts, without duplicate names."""
         found: dict[str, Table] = {}
-        for section in self.sections:
+        for section in self.all_sections:
             for block in section.blocks:
                 table = block if isinstance(block, Table) else getattr(block, "table", None)
                 if isinstance(table, Table):

@@ -7,7 +7,7 @@ code. A package adds its own rules with the entry point groups `steelyard.run_ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
@@ -18,7 +18,7 @@ from steelyard.errors import InputError, Problem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import RunRecord, Severity
+    from steelyard.contracts.record import RunRecord, Severity, WrongFigure
     from steelyard.rules.table.row import Pair, RowTable
 
 Subject = Literal["run", "pair", "table", "claim"]
@@ -38,6 +38,7 @@ Verdict = Literal[
 """The possible verdicts on a claim, most serious first."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
+RUNS = "steelyard run "
 FAMILIES = {
     "1": "settings",
     "2": "statistics",
@@ -98,6 +99,7 @@ class Rule:
         severity: Severity | None = None,
         fix: str | None = None,
         command: str = "",
+        wrong: tuple[WrongFigure, ...] = (),
     ) -> Finding:
         """Return a finding of this rule; severity and fix default to those of the class. `command`: what to paste."""
         return Finding(
@@ -108,6 +110,7 @@ class Rule:
             command=command,
             place=place,
             evidence=evidence,
+            wrong=wrong,
         )
 
 
@@ -181,8 +184,15 @@ def _make(subject: Subject, code: str) -> Rule:
     return made
 
 
+def _of_program(found: Finding, what: Any) -> Finding:
+    """Return a finding without a command that runs a workload, if it is about a program: that is no workload."""
+    sides = [getattr(what, side, None) for side in ("a", "b")] if hasattr(what, "a") else [what]
+    wraps = any(getattr(getattr(side, "spec", None), "program", None) is not None for side in sides)
+    return replace(found, command="") if wraps and RUNS in found.command else found
+
+
 def check(subject: Subject, what: Any) -> tuple[Finding, ...]:
     """Run all rules on a record, pair or table; return the findings, errors first, then by code."""
-    found = [finding for made in rules(subject) for finding in made.check(what)]
+    found = [_of_program(finding, what) for made in rules(subject) for finding in made.check(what)]
     order = list(SEVERITIES)
     return tuple(sorted(found, key=lambda finding: (order.index(finding.severity), finding.code)))

@@ -33,7 +33,7 @@ def run_many(specs: Sequence[RunSpec]) -> list[RunRecord]:
 
 def _run_group(specs: Sequence[RunSpec]) -> list[RunRecord]:
     with tempfile.TemporaryDirectory(prefix="steelyard-selftest-") as folder:
-        raws = [Path(folder) / str(number) for number in range(len(specs))]
+        raws = [Path(folder).resolve() / str(number) for number in range(len(specs))]
         for raw, spec in zip(raws, specs, strict=True):
             raw.mkdir()
             (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import getpass
 import hashlib
 import os
-import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,10 +29,11 @@ from steelyard.derive.record import derive
 from steelyard.launch.local import LocalLauncher
 from steelyard.results.store import write_json
 from steelyard.selftest.fitting import SensorCheck, Window, fitting
+from steelyard.selftest.shareable import names_here, shared_facts, without_names
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -54,12 +52,6 @@ EDGE_S = 0.5
 # No sensor shows a load shorter than this.
 LEAST_S = 1.0
 NODE = "node"
-# Facts that may be shared: what the behaviour of sensors depends on, and nothing that identifies the place.
-SHARED_FACTS = re.compile(
-    r"(system\.(kernel|architecture)|cpu\.model|torch\.version|torch\.cuda|.*driver.*|device\.name)"
-)
-MAX_FACT = 200
-MIN_SECRET = 3
 
 ROOT = Path("/")
 """The root directory for sensors that are files."""
@@ -84,16 +76,20 @@ def hardware_test(
     *,
     idle_s: float,
     load_s: float,
+    limit_s: float | None = None,
 ) -> HardwareTest:
-    """Watch the sensors of this node while it is idle and under load; `tell` receives progress."""
+    """Watch the sensors of this node while it is idle and under load; `tell` receives progress.
+
+    `limit_s`: the longest that the load may take with its start.
+    """
     with tempfile.TemporaryDirectory(prefix="steelyard-hardware-") as folder:
-        raw = Path(folder) / "raw"
+        raw = Path(folder).resolve() / "raw"
         raw.mkdir()
         # Short blocks of steps: time under load matters, not a mean.
         budget = Budget(min_steps=1, min_seconds=load_s, max_seconds=load_s, rel_half_width=1e-9, max_steps=10**9)
         spec = RunSpec(
             run_id="hardware", study="selftest", configuration="hardware", budget=budget, crosscheck_steps=0,
-            time_limit_s=20 * load_s + 120, energy=Energy(watch=False), **LOAD,
+            time_limit_s=limit_s or 20 * load_s + 120, energy=Energy(watch=False), **LOAD,
         )  # fmt: skip
         windows, record = _watch(tell, raw, idle_s, spec)
         nodes = Observations(raw).nodes
@@ -234,43 +230,18 @@ def _make_shareable(
         "seconds": {name: round(window.stop_s - window.start_s, 3) for name, window in windows.items()},
         "load": None if record is None else {"workload": record.spec.workload, "status": record.status.code},
         "device": None if record is None or record.device is None else record.device.name,
-        "facts": {key: text[:MAX_FACT] for key, text in sorted(facts.items()) if SHARED_FACTS.fullmatch(key)},
+        "facts": shared_facts(facts),
         "checks": [asdict(check) for check in checks],
         "domains": [to_json_object(domain) for domain in node.domains.values()],
         "channels": [to_json_object(channel) for channel in node.channels],
         "missing": [to_json_object(missing) for missing in node.missing],
         "sampler": to_json_object(node.ended),
     }
-    return dict(_without(whole, _list_secrets(node, record)))
-
-
-def _list_secrets(node: NodeSensors, record: RunRecord | None) -> dict[str, str]:
-    """Return what must not be shared, and its replacement."""
-    devices = {domain.device for domain in node.domains.values() if domain.device}
-    hosts = {socket.gethostname(), socket.getfqdn(), os.uname().nodename}
-    if record is not None and record.environment is not None:
-        hosts.add(record.environment.node)
-    hosts |= {host.partition(".")[0] for host in hosts}
-    with contextlib.suppress(OSError, KeyError):
-        hosts.add(getpass.getuser())
-    hosts -= {"localhost", "root"}
-    # Long names first: one may be part of another.
-    names = dict.fromkeys(sorted((host for host in hosts if len(host) >= MIN_SECRET), key=len, reverse=True), "(host)")
-    return {device: hashed(device) for device in devices} | {str(Path.home()): "~"} | names
+    devices = {domain.device: hashed(domain.device) for domain in node.domains.values() if domain.device}
+    nodes = [record.environment.node] if record is not None and record.environment is not None else []
+    return dict(without_names(whole, devices | names_here(nodes)))
 
 
 def hashed(text: str) -> str:
     """Hash a device id: two results of one device can be matched, but the device cannot be identified."""
     return f"id-{hashlib.sha256(f'steelyard hardware {text}'.encode()).hexdigest()[:12]}"
-
-
-def _without(data: Any, secrets: Mapping[str, str]) -> Any:
-    if isinstance(data, dict):
-        return {_without(key, secrets): _without(value, secrets) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_without(entry, secrets) for entry in data]
-    if isinstance(data, str):
-        for secret, instead in secrets.items():
-            # As a whole word: a host name may be part of a common word.
-            data = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", instead, data)
-    return data

@@ -7,6 +7,7 @@ in proportion to time, with an uncertainty for the unknown distribution.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,10 @@ import numpy as np
 
 from steelyard.numbers import short
 from steelyard.stats.energy_window import (
-    HIDDEN,
     MAX_OUTSIDE,
     OUTSIDE_PERIODS,
     PEAK,
+    UNIFORM,
     Nature,
     Readings,
     Sight,
@@ -49,6 +50,11 @@ MANY_TICKS = 100
 UNEVEN = 0.008
 # Share of the time that the sensor behind a counter may miss.
 UNSEEN = 0.05
+# Standard deviation of the energy before an edge in the middle between two ticks, chosen on the loads of
+# benchmarks/lib/energy_calibration.py: as a share of the energy between the ticks if the power seems steady, and as a
+# share of the difference between the highest and the lowest power of the neighbouring ticks.
+HIDDEN = 0.025
+VISIBLE = 0.2
 # Ticks on each side of an edge that are used to check whether the power is steady there.
 NEIGHBOURS = 3
 
@@ -68,6 +74,10 @@ class Ticks:
     patience_s: float
     """Without a new value for longer than this, the counter is frozen."""
     resolution_j: float = 0.0
+    read_s: float = 0.0
+    """Usual time between two readings."""
+    update_s: float = 0.0
+    """Update period of the sensor; with a coarse resolution the value may change less often."""
 
     def power_w(self, first: int, last: int) -> Floats:
         """Return the mean power between consecutive ticks from `first` to `last`, with times rounded to periods."""
@@ -101,7 +111,8 @@ class Edge:
     """The count at an edge of the window."""
 
     count_j: float
-    residual_j: float
+    sd_j: float
+    """Standard uncertainty of the count."""
     uneven_j: float
     """Energy that may be on either side of the edge because the power changes there."""
     outside_s: float = 0.0
@@ -141,11 +152,12 @@ def counter_energy(nature: Nature, readings: Readings, start_s: float, stop_s: f
             f"the counter measures only {nature.seen_s / (nature.period_s or period_s):.0%} of the time, in a fixed "
             "rhythm: it is wrong for a load with the same rhythm"
         )
-    rest_j = sum(edge.residual_j for edge in edges) + nature.resolution
+    # Two edges in two different ticks: their errors are independent.
+    sd_j = math.hypot(*(edge.sd_j for edge in edges))
     too_short = (
         f"the window of {short(window_s, 3)} s is too short for a counter with a new value every {short(period_s, 3)} s"
     )
-    return known(nature, window_s, value_j, rest_j, doubts, sight, too_short)
+    return known(nature, window_s, value_j, sd_j, doubts, sight, too_short)
 
 
 def _doubts(ticks: Ticks, readings: Readings, edges: list[Edge], start_s: float, stop_s: float) -> list[str]:
@@ -169,7 +181,7 @@ def _doubts(ticks: Ticks, readings: Readings, edges: list[Edge], start_s: float,
 
 def _ticks(nature: Nature, readings: Readings, new: NDArray[np.bool_]) -> tuple[Ticks, list[str]]:
     """Return the ticks, and for each a reason if the energy since the previous tick is unknown, otherwise empty."""
-    period_s = update_period_s(nature, readings)
+    period_s = update_s = update_period_s(nature, readings)
     at_s, blur_s = (column[new] for column in made_at(readings, period_s))
     at_s = np.maximum.accumulate(at_s)
     between_s = np.diff(readings.time_s[new][1:])
@@ -197,7 +209,10 @@ def _ticks(nature: Nature, readings: Readings, new: NDArray[np.bool_]) -> tuple[
     # A counter with a coarse resolution ticks less often at low power.
     coarse = len(rise_j) > 1 and float(np.median(rise_j[1:])) < 3 * nature.resolution
     patience_s = FROZEN_PERIODS * period_s * (COARSE_PATIENCE if coarse else 1.0)
-    return Ticks(at_s, blur_s, count_j, fault, period_s, peak_w, patience_s, nature.resolution), reasons
+    read_s = float(np.median(np.diff(readings.time_s))) if len(readings.time_s) > 1 else 0.0
+    return Ticks(
+        at_s, blur_s, count_j, fault, period_s, peak_w, patience_s, nature.resolution, read_s, update_s
+    ), reasons
 
 
 def _faults(
@@ -219,33 +234,40 @@ def _faults(
 def _edge(ticks: Ticks, moment_s: float) -> Edge:
     """Return the count at a moment between two ticks, in proportion to time, with its uncertainty."""
     after = int(np.searchsorted(ticks.at_s, moment_s, "right"))
-    rough = roughness(ticks.power_w(after - 1 - NEIGHBOURS, after + NEIGHBOURS))
     if after == 0 or after == len(ticks.at_s):
-        return _edge_outside(ticks, moment_s, after, rough)
+        return _edge_outside(ticks, moment_s, after)
     before = after - 1
     early_s, late_s = moment_s - ticks.at_s[before], ticks.at_s[after] - moment_s
+    between_s = max(early_s + late_s, 1e-12)
     tick_j = ticks.count_j[after] - ticks.count_j[before]
-    share = early_s / max(early_s + late_s, 1e-12)
+    share = early_s / between_s
     # Energy before the edge: at most the whole tick, and at most peak power times the time.
-    peak_w = max(ticks.peak_w, PEAK * tick_j / max(early_s + late_s, 1e-12))
+    peak_w = max(ticks.peak_w, PEAK * tick_j / between_s)
     most_j = min(tick_j, peak_w * early_s)
     least_j = max(0.0, tick_j - peak_w * late_s)
     worst_j = max(most_j - share * tick_j, share * tick_j - least_j, 0.0)
-    power_w = tick_j / max(early_s + late_s, ticks.period_s, 1e-12)
-    blur_j = power_w * ((1 - share) * ticks.blur_s[before] + share * ticks.blur_s[after])
-    residual_j = (HIDDEN + (1 - HIDDEN) * rough) * worst_j + blur_j
+    near_w = ticks.power_w(after - 1 - NEIGHBOURS, after + NEIGHBOURS)
+    # At a tick the count is exact; in the middle between two it is least certain.
+    swing_j = float(np.ptp(near_w)) * between_s
+    divided_j = 4 * share * (1 - share) * np.hypot(HIDDEN * tick_j, VISIBLE * swing_j)
+    power_w = tick_j / max(between_s, ticks.period_s)
+    blur_j = power_w * np.hypot((1 - share) * ticks.blur_s[before], share * ticks.blur_s[after])
+    # A new value means that the count passed a step since the reading before: not more than the energy since then.
+    step_j = min(ticks.resolution_j, power_w * max(ticks.read_s, ticks.update_s)) / 2
+    sd_j = float(np.sqrt(min(divided_j, UNIFORM * worst_j) ** 2 + (UNIFORM * blur_j) ** 2 + (UNIFORM * step_j) ** 2))
     uneven = ticks.unsteady(after - 1 - NEIGHBOURS, after + NEIGHBOURS)
-    return Edge(float(ticks.count_j[before] + share * tick_j), residual_j, uneven * worst_j)
+    return Edge(float(ticks.count_j[before] + share * tick_j), sd_j, uneven * worst_j)
 
 
-def _edge_outside(ticks: Ticks, moment_s: float, after: int, rough: float) -> Edge:
+def _edge_outside(ticks: Ticks, moment_s: float, after: int) -> Edge:
     """Return the count at an edge outside all ticks: the nearest power is extrapolated, with full uncertainty."""
     end = 0 if after == 0 else len(ticks.at_s) - 1
     near_w = ticks.power_w(0, 2) if after == 0 else ticks.power_w(end - 2, end)
     power_w = float(np.mean(near_w)) if len(near_w) else 0.0
     away_s = moment_s - float(ticks.at_s[end])
-    residual_j = power_w * (abs(away_s) * (1 + rough) + float(ticks.blur_s[end]))
-    return Edge(float(ticks.count_j[end]) + power_w * away_s, residual_j, residual_j, abs(away_s))
+    bound_j = power_w * (abs(away_s) * (1 + roughness(near_w)) + float(ticks.blur_s[end]))
+    sd_j = float(np.hypot(UNIFORM * bound_j, UNIFORM * ticks.resolution_j / 2))
+    return Edge(float(ticks.count_j[end]) + power_w * away_s, sd_j, bound_j, abs(away_s))
 
 
 def _still_s(ticks: Ticks, readings: Readings, start_s: float, stop_s: float) -> float:

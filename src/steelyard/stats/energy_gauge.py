@@ -16,11 +16,12 @@ import numpy as np
 
 from steelyard.numbers import short
 from steelyard.stats.energy_window import (
+    COVERAGE_FACTOR,
     DROPOUT_GAPS,
-    HIDDEN,
     MAX_OUTSIDE,
     OUTSIDE_PERIODS,
     PEAK,
+    UNIFORM,
     Nature,
     Readings,
     Sight,
@@ -28,7 +29,6 @@ from steelyard.stats.energy_window import (
     changes,
     known,
     made_at,
-    roughness,
     unknown,
     update_period_s,
 )
@@ -45,11 +45,25 @@ UNSEEN = 0.05
 MIN_LOOKS = 30
 # Share of equal readings within one period: one in three for a sensor with its own fixed rhythm, almost none by noise.
 OWN_BEAT = 0.05
-SCATTER_FACTOR = 2.2
-# An edge divides an average at a random point: this is the mean share of the longer part.
-EDGE_SHARE = 0.75
-# A load in phase with the readings is measured at only one of its levels; the readings do not show it, so add this.
-LOCKED = 0.10
+# Standard uncertainty from rounding, in steps: some sensors round to the nearest step, others cut off.
+ROUNDING = np.sqrt((1 / 12 + 1 / 3) / 2)
+# Standard uncertainties, chosen on the loads of benchmarks/lib/energy_calibration.py. Of an average that an edge of the
+# window divides: as a share of its energy if the power seems steady, and of the difference between the highest and the
+# lowest power beside the edge.
+HIDDEN = 0.02
+VISIBLE = 0.07
+# Of a gap: as a share of the energy that may be there.
+IN_GAP = 0.1
+# Of a single reading: as a share of it. Larger differences between averages without gaps come from the load.
+NOISE = 0.02
+# Of slow swings, which may be a load with nearly the period of the readings: as a share of the swing.
+SWING = 0.03
+# Of a load in phase with the readings, which do not show it: as a share of what the sensor does not see.
+LOCKED = 0.0005
+# A window of fewer readings or averages than this has no energy.
+FEWEST_BLOCKS = 2
+# In a window of fewer readings or averages than this, what one of them hides may exceed the interval.
+FEW_BLOCKS = 10
 # Below this coverage the energy is doubtful.
 MIN_COVERAGE = 0.9
 LEAST_COVERAGE = 0.6
@@ -66,6 +80,8 @@ class Track:
     power_w: Floats
     average_s: float
     """As stated; if unknown, the update period."""
+    stated: bool
+    """Whether the averaging time is known."""
     period_s: float
     usual_s: float
     """Usual time between two distinct readings."""
@@ -73,6 +89,8 @@ class Track:
     @property
     def unseen(self) -> float:
         """Return the share of the time that a complete series of readings misses or counts too often."""
+        if not self.stated:
+            return 1.0
         if self.usual_s <= 0:
             return 0.0
         averages = self.average_s / self.usual_s
@@ -115,9 +133,11 @@ def gauge_energy(
     lost_s = max(float(np.sum(_lost_s(track, pieces))), outside_s)
     gap_s = float(np.max(np.diff(pieces.moment_s)))
     sight = Sight(len(pieces.moment_s) - 2, 1 - min(window_s, lost_s) / window_s, gap_s)
-    if sight.coverage < LEAST_COVERAGE:
+    if sight.coverage < LEAST_COVERAGE or not sight.samples:
         reason = f"{sight.samples} readings cover only {sight.coverage:.0%} of the window of {short(window_s, 3)} s"
         return unknown(reason if sight.samples else f"no power reading in the window of {short(window_s, 3)} s", sight)
+    if window_s < FEWEST_BLOCKS * track.block_s:
+        return unknown(_too_short(track, window_s, np.inf), sight)
     if outside_s > max(OUTSIDE_PERIODS * track.block_s, MAX_OUTSIDE * window_s):
         return unknown(
             f"the readings do not cover {short(outside_s, 3)} s of the window of {short(window_s, 3)} s", sight
@@ -125,11 +145,16 @@ def gauge_energy(
     value_j = float(np.sum(np.diff(pieces.moment_s) * (pieces.power_w[1:] + pieces.power_w[:-1]) / 2))
     own_beat = random_phase and _has_own_beat(nature, readings, track.period_s)
     doubts = _doubts(nature, track, sight, random_phase=random_phase and not own_beat)
+    if window_s < FEW_BLOCKS * track.block_s:
+        doubts.append(
+            f"the window of {short(window_s, 3)} s is short for readings over {short(track.block_s, 3)} s: the power "
+            "inside one of them is unknown"
+        )
     if glitches:
         doubts.append(f"implausible: ignored {glitches} readings that are negative or far above the power limit")
-    rest_j = _rest_j(nature, track, pieces, (start_s, stop_s), random_phase=random_phase and not own_beat)
-    too_short = _too_short(track, window_s, rest_j / value_j if value_j > 0 else np.inf)
-    return known(nature, window_s, value_j, rest_j, doubts, sight, too_short)
+    sd_j = _sd_j(nature, track, pieces, (start_s, stop_s), random_phase=random_phase and not own_beat)
+    too_short = _too_short(track, window_s, COVERAGE_FACTOR * sd_j / value_j if value_j > 0 else np.inf)
+    return known(nature, window_s, value_j, sd_j, doubts, sight, too_short)
 
 
 # -- readings -------------------------------------------------------------------------------------------------
@@ -144,11 +169,10 @@ def _track(nature: Nature, readings: Readings) -> Track:
     at_s = np.maximum.accumulate(made_s[kept])
     read_s = float(np.median(np.diff(readings.time_s))) if len(at_s) > 1 else period_s
     usual_s = period_s if read_s <= 1.05 * period_s else read_s
+    stated = average_s is not None
     if average_s is None:
-        average_s, unknown_s = usual_s, usual_s / 2
-    else:
-        unknown_s = 0.0
-    return Track(at_s - average_s / 2, blur_s[kept] + unknown_s, readings.value[kept], average_s, period_s, usual_s)
+        average_s, blur_s = usual_s, blur_s + usual_s / 2
+    return Track(at_s - average_s / 2, blur_s[kept], readings.value[kept], average_s, stated, period_s, usual_s)
 
 
 def _distinct(readings: Readings, period_s: float) -> NDArray[np.bool_]:
@@ -202,7 +226,7 @@ def _lost_s(track: Track, pieces: Pieces) -> Floats:
 
 
 def _too_short(track: Track, window_s: float, width: float) -> str:
-    if window_s < 10 * track.block_s:
+    if window_s < FEW_BLOCKS * track.block_s:
         return (
             f"the window of {short(window_s, 3)} s is too short for a power sensor with a reading every "
             f"{short(track.usual_s, 3)} s, averaged over {short(track.average_s, 3)} s"
@@ -242,17 +266,21 @@ def _doubts(nature: Nature, track: Track, sight: Sight, *, random_phase: bool) -
 # -- uncertainty ----------------------------------------------------------------------------------------------
 
 
-def _rest_j(nature: Nature, track: Track, pieces: Pieces, edges_s: tuple[float, float], *, random_phase: bool) -> float:
+def _sd_j(nature: Nature, track: Track, pieces: Pieces, edges_s: tuple[float, float], *, random_phase: bool) -> float:
+    """Return the standard uncertainty of the integral; its parts are independent."""
     window_s = edges_s[1] - edges_s[0]
-    edge_j = sum(_edge_j(track, edge_s) for edge_s in edges_s)
-    scatter_j = _scatter_j(track, pieces)
+    parts_j = [_edge_j(track, edge_s) for edge_s in edges_s]
+    parts_j.append(_scatter_j(track, pieces))
     cap_w = nature.limit_w or PEAK * float(np.max(pieces.power_w))
     middle_w = (pieces.power_w[1:] + pieces.power_w[:-1]) / 2
-    gaps_j = HIDDEN * float(np.sum(_lost_s(track, pieces) * np.maximum(middle_w, cap_w - middle_w)))
-    systematic_j = nature.resolution * window_s
+    lost_j = _lost_s(track, pieces) * np.maximum(middle_w, cap_w - middle_w)
+    parts_j.append(IN_GAP * float(np.linalg.norm(lost_j)))
+    parts_j.append(ROUNDING * nature.resolution * window_s)
+    # A time by which all readings are late adds at one edge what it takes off at the other.
+    parts_j.append(UNIFORM * float(np.median(track.blur_s)) * abs(float(pieces.power_w[-1] - pieces.power_w[0])))
     if not random_phase:
-        systematic_j += _unseen_j(nature, track, pieces, window_s)
-    return float(edge_j + np.hypot(scatter_j, gaps_j) + systematic_j)
+        parts_j.append(_unseen_j(track, pieces, window_s))
+    return float(np.linalg.norm(parts_j))
 
 
 def _edge_j(track: Track, edge_s: float) -> float:
@@ -266,9 +294,8 @@ def _edge_j(track: Track, edge_s: float) -> float:
     spread_w = top_w - float(np.min(near))
     blur_s = float(np.median(track.blur_s))
     outside_s = max(0.0, track.at_s[0] - edge_s, edge_s - track.at_s[-1])
-    rough = roughness(near)
-    cut_j = (HIDDEN + (1 - HIDDEN) * rough) * EDGE_SHARE * top_w * track.block_s
-    return float(cut_j + spread_w * blur_s + top_w * outside_s)
+    cut_j = np.hypot(HIDDEN * top_w, VISIBLE * spread_w) * track.block_s
+    return float(np.linalg.norm([cut_j, UNIFORM * spread_w * blur_s, UNIFORM * top_w * outside_s]))
 
 
 def _scatter_j(track: Track, pieces: Pieces) -> float:
@@ -278,33 +305,43 @@ def _scatter_j(track: Track, pieces: Pieces) -> float:
     """
     inside_w = pieces.power_w[1:-1]
     if len(inside_w) < 2:
-        return float(track.block_s * np.ptp(pieces.power_w))
+        return float(UNIFORM * track.block_s * np.ptp(pieces.power_w))
     step_s = np.diff(pieces.moment_s)
     weight_s = (step_s[1:] + step_s[:-1]) / 2
     change_w = np.diff(inside_w)
-    variance = float(np.mean(change_w**2)) / 2
+    unfollowed = _unfollowed(inside_w)
+    # The sensor's noise is the usual difference between neighbours; a few large changes come from the load.
+    noise = min(unfollowed, float(np.square(MAD_TO_SD * np.median(np.abs(change_w)))) / 2)
+    noise = min(noise, float(np.square(NOISE * np.mean(inside_w))))
+    variance = track.unseen * unfollowed + (1 - track.unseen) * noise
     blur_j = 0.0
-    if track.unseen <= UNSEEN and track.usual_s <= 1.05 * track.average_s:
-        # Averages without gaps miss nothing. Their noise is the usual difference between neighbours; a few large
-        # changes come from the load, and matter only because their time is uncertain.
-        variance = min(variance, float(np.square(MAD_TO_SD * np.median(np.abs(change_w)))) / 2)
-        blur_j = float(np.median(track.blur_s) * np.sqrt(np.sum(change_w**2) / 3))
-    # Averages that overlap in time share part of their scatter.
-    shared = max(1.0, track.average_s / track.usual_s) if track.usual_s > 0 else 1.0
-    return SCATTER_FACTOR * float(np.hypot(np.sqrt(variance * np.sum(weight_s**2) * shared), blur_j))
+    if track.unseen <= UNSEEN:
+        # Averages without gaps miss nothing: changes of the load matter only because their time is uncertain.
+        # Moving one reading in time moves the energy by half of the change between its two neighbours.
+        blur_j = UNIFORM * float(np.median(track.blur_s) * np.linalg.norm(inside_w[2:] - inside_w[:-2])) / 2
+    return float(np.hypot(np.sqrt(variance * np.sum(weight_s**2)), blur_j))
 
 
-def _unseen_j(nature: Nature, track: Track, pieces: Pieces, window_s: float) -> float:
+def _unfollowed(power_w: Floats) -> float:
+    """Return the variance of what the trapezoidal rule does not follow between two readings, in square watts.
+
+    The square difference of two readings that are n steps apart is 2 a + b n + c n^2 for a sum of noise, a random walk
+    and a ramp. Of these the rule misses all of the noise, a twelfth of the walk, and nothing of the ramp.
+    """
+    once, twice, thrice = (
+        float(np.mean((power_w[n:] - power_w[:-n]) ** 2)) if len(power_w) > n else 0.0 for n in (1, 2, 3)
+    )
+    if twice <= once:
+        return once / 2
+    ramp = min(max(0.0, (thrice - 2 * twice + once) / 2), (twice - once) / 3)
+    walk = twice - once - 3 * ramp
+    return max(0.0, once - walk - ramp) / 2 + walk / 12
+
+
+def _unseen_j(track: Track, pieces: Pieces, window_s: float) -> float:
     """Return the uncertainty from a load with nearly the period of the readings, which shows as few, slow swings."""
-    unseen = 1.0 if nature.average_s is None and nature.seen_s is None else track.unseen
-    if unseen <= 0:
-        return 0.0
     power_w = pieces.power_w
     above = power_w > (np.max(power_w) + np.min(power_w)) / 2
     swings = int(np.count_nonzero(np.diff(above)))
     swing_w = float(np.ptp(power_w)) / (2 * (swings + 1))
-    mean_w = float(np.mean(power_w))
-    if unseen > UNSEEN:
-        return unseen * window_s * (swing_w + LOCKED * mean_w)
-    # Little is missed, so the worst case is small enough to include without a doubt.
-    return unseen * window_s * (swing_w + HIDDEN * max(mean_w, (nature.limit_w or float(np.max(power_w))) - mean_w))
+    return track.unseen * window_s * float(np.hypot(SWING * swing_w, LOCKED * np.mean(power_w)))

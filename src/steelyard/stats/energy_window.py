@@ -24,9 +24,10 @@ WIDE = 0.10
 USELESS = 0.35
 # A reading covers the time up to the next one; a gap of more than this many usual gaps is a dropout.
 DROPOUT_GAPS = 2.2
-# The distribution inside one tick or average is unknown, however steady its neighbours are. The uncertainty of an edge
-# is at least this share of the worst case, so that the true value is never beyond twice the half-width.
-HIDDEN = 0.5
+# Half-width of a 95 % interval, in standard uncertainties.
+COVERAGE_FACTOR = 1.96
+# The standard deviation of a value that may be anywhere within a bound.
+UNIFORM = 1 / np.sqrt(3)
 # Short peaks above the limit are normal: the limit applies to the mean over some milliseconds.
 PEAK = 1.5
 LIMIT_MARGIN = 1.05
@@ -164,10 +165,13 @@ def unknown(reason: str, sight: Sight) -> WindowEnergy:
 
 
 def known(
-    nature: Nature, window_s: float, value_j: float, rest_j: float, doubts: list[str], sight: Sight, too_short: str
+    nature: Nature, window_s: float, value_j: float, sd_j: float, doubts: list[str], sight: Sight, too_short: str
 ) -> WindowEnergy:
-    """Return the energy with its interval; invalid if the interval is too wide or the power is above the limit."""
-    rest_j *= 1 + nature.gain
+    """Return the energy with its interval; invalid if the interval is too wide or the power is above the limit.
+
+    `sd_j`: the combined standard uncertainty of everything except gain.
+    """
+    rest_j = COVERAGE_FACTOR * sd_j * (1 + nature.gain)
     # Comparisons with NaN are False, so NaN is rejected too.
     if not (value_j > 0 and rest_j <= USELESS * value_j):
         return unknown(too_short, sight)

@@ -12,6 +12,7 @@ from steelyard.numbers import change, short
 from steelyard.stats.knee import MIN_POINTS
 from steelyard.terminal.best import above_words, unreliable_notes
 from steelyard.terminal.findings import command_line, finding_lines, findings_object, next_line, tally_lines
+from steelyard.terminal.tables import generation_lines
 from steelyard.terminal.text import count_statuses, interval_notes, number, sentence, table, with_interval, wrapped
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def curve_lines(curve: BatchCurve) -> list[str]:
     ]
     lines += ["", *table(heading, rows).splitlines()]
     names = {entry.cell.cell: f"batch {entry.batch:,}" for entry in curve.cells}
+    lines += generation_lines([entry.cell for entry in curve.cells], names)
     lines += unreliable_notes([entry.cell for entry in curve.cells], names)
     lines += interval_notes(
         (entry.throughput.interval, [record for record in entry.cell.records if record.status.code in MEASURED])

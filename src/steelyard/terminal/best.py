@@ -75,6 +75,24 @@ def headline(ranking: Ranking) -> str:
     return text
 
 
+def verdict(ranking: Ranking) -> str:
+    """Name the best configuration in one short sentence, without its figures; for a page that shows them beside it."""
+    best, following, tied = ranking.best, ranking.following, len(ranking.tied)
+    if best is None:
+        return _none_reliable(ranking)
+    alone = len(ranking.entries) == 1
+    if alone:
+        return f"{best.name}: a reliable result"
+    if tied > 1:
+        return f"{many(tied, 'configuration')} of {len(ranking.entries)} are tied for best: no difference is shown"
+    text = f"best: {best.name}"
+    if following is not None:
+        text += f", {_compared(ranking.by, following)}"
+    elif ranking.above is not None:
+        text += f"; {ranking.above.name} measured more, but is unreliable"
+    return text
+
+
 def above_words(name: str, higher: CellSummary, used: Sequence[CellSummary]) -> str:
     """Say that an unreliable configuration measured a higher throughput than those that an answer rests on."""
     most = max(cell.throughput.value or 0.0 for cell in used)

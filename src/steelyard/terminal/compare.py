@@ -13,7 +13,7 @@ from steelyard.numbers import short
 from steelyard.rules.table.settings import shown
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.findings import finding_lines, tally_lines
-from steelyard.terminal.text import capital, number, simulated_lines, table, wrapped
+from steelyard.terminal.text import capital, number, spec_notes, table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,9 @@ def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
         out += wrapped(f"Source: {source}")
     out += wrapped(f"Factor: {compared.factor}; figure: {compared.metric}")
     rows = [row for entry in compared.comparisons for row in (entry.a, entry.b)]
-    out += simulated_lines(row.spec for row in rows if row.spec is not None)
+    for kind in dict.fromkeys(str(row.get("serving")) for row in rows if row.get("serving") is not None):
+        out += wrapped(f"Generation: {kind}")
+    out += spec_notes(row.spec for row in rows if row.spec is not None)
     told: dict[tuple[str, ...], Finding] = {}
     for how, several in groupby(compared.comparisons, key=lambda entry: entry.how):
         entries = list(several)
@@ -115,7 +117,7 @@ def _new_findings(entry: Comparison, told: dict[tuple[str, ...], Finding], *, re
         if key in told:
             before.append(found.code)
         else:
-            out += finding_lines([placed], fixes=found.severity != "warning")
+            out += finding_lines([placed], fixes=found.severity != "warning" or bool(found.command))
         told.setdefault(key, found)
     if before and repeat:
         out += wrapped(f"As above: {', '.join(dict.fromkeys(before))}")

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.highlighter import RegexHighlighter
 from rich.theme import Theme
 
+from steelyard.errors import printable_lines
 from steelyard.terminal.text import OUTPUT_COLUMNS
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ STATUSES = {
     "killed": "red",
     "node_failure": "red",
     "preempted": "red",
+    "lost": "red",
     "refused": "red",
     "cancelled": "red",
 }
@@ -86,6 +88,7 @@ def console_of(stream: TextIO) -> Console:
 
 def print_folded(console: Console, text: str, end: str = "\n") -> None:
     """Print text; on a terminal, lines that are too long are broken between words, never inside a path or a name."""
+    text = printable_lines(text)
     if console.file.isatty():
         text = "\n".join(_folded(line, console.width) for line in text.split("\n"))
     console.print(text, end=end)
@@ -120,13 +123,16 @@ def say(text: str) -> None:
 
 
 class _Output:
-    """Standard output by way of a console."""
+    """Standard output by way of a console; in a file or pipe without one. Control characters are escaped."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def write(self, text: str) -> int:
-        print_folded(self._console, text, end="")
+        if self._console.is_terminal:
+            print_folded(self._console, text, end="")
+        else:
+            self._console.file.write(printable_lines(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -138,13 +144,8 @@ def output() -> Iterator[None]:
     """Send what is printed to standard output through a console, laid out for its terminal if it has one."""
     console = console_of(sys.stdout)
     before = OUTPUT_COLUMNS.set(console.width if sys.stdout.isatty() else None)
-    through = (
-        contextlib.redirect_stdout(cast("TextIO", _Output(console)))
-        if console.is_terminal
-        else contextlib.nullcontext()
-    )
     try:
-        with through:
+        with contextlib.redirect_stdout(cast("TextIO", _Output(console))):
             yield
     finally:
         OUTPUT_COLUMNS.reset(before)

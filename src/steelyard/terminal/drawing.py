@@ -110,6 +110,7 @@ _STATES: Final = {
     "out_of_memory": "out of memory",
     "ended": "to collect",
     "planned": "queued",
+    "not polled": "unknown",
     **{name: name for name in MARKS},
 }
 

@@ -13,18 +13,22 @@ from steelyard.analysis.summary import labels
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
 from steelyard.terminal.best import answers as rankings
+from steelyard.terminal.conditions import state_lines
 from steelyard.terminal.findings import finding_lines, findings_object
 from steelyard.terminal.text import (
     LEAST_WIDTH,
     OUTPUT_COLUMNS,
     WIDTH,
+    WITHOUT_GAIN,
     interval_notes,
     natural_order,
     number,
     seconds,
     sentence,
+    spec_notes,
     table,
     with_interval,
+    without_gain,
     wrapped,
 )
 
@@ -71,14 +75,13 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
             lines += ["", *_compare_cells(shown, names)]
         else:
             entry = shown[0]
-            rows = [[heading, with_interval(entry.figures[name])] for name, heading in PER_WORK if _known(entry, name)]
-            window = entry.main.window if entry.main.window == "all steps" else f"{entry.main.window} window"
-            lines += ["", *(table(["", f"{entry.scope}, {window}"], rows).splitlines() if rows else [])]
+            lines += ["", *_list_work(entry)]
         lines += ["", *_list_phases(shown, names)]
-        lines += _explain_columns(shown)
+        lines += _explain_columns(shown, brackets=any("[" in line for line in lines))
     if trace is not None and trace.lines:
         lines += ["", *power_chart(trace)]
         lines += [line for held in trace.held[:SHOWN_JOBS] for line in wrapped(held)]
+    lines += state_lines(cells[0].cell.records[:SHOWN_JOBS] if len(cells) == 1 else ())
     lost = [entry for entry in cells if entry.main.value is None]
     if len(cells) > 1 and lost:
         reasons: dict[str, list[str]] = {}
@@ -106,7 +109,8 @@ def answers(cells: Sequence[CellEnergy]) -> str:
     if not found:
         return text
     whose = "" if len(cells) == 1 else f" for {sum(map(bool, codes))} of {len(known)} configurations"
-    return f"{text}. Do not use it{whose}: fix {', '.join(found)} first"
+    what = "it" if len(cells) == 1 else "these energies"
+    return f"{text.rstrip('.')}. Do not use {what}{whose}: fix {', '.join(found)} first"
 
 
 def _names(cells: Sequence[CellEnergy]) -> dict[str, str]:
@@ -141,6 +145,22 @@ def answer(entry: CellEnergy) -> str:
     jobs = "1 job" if entry.jobs == 1 else f"{entry.jobs} jobs"
     left = f", {len(entry.left_out)} excluded" if entry.left_out else ""
     return f"{text} ({entry.scope}; {entry.verdict}; {jobs}{left})"
+
+
+def _list_work(entry: CellEnergy) -> list[str]:
+    """Format the figures of one configuration with their intervals, and these without gain."""
+    known = [(heading, entry.figures[name]) for name, heading in PER_WORK if _known(entry, name)]
+    window = entry.main.window if entry.main.window == "all steps" else f"{entry.main.window} window"
+    head = ["", f"{entry.scope}, {window}"]
+    rows = [[heading, with_interval(figure)] for heading, figure in known]
+    if _has_gain([entry]):
+        head.append("without gain")
+        rows = [[*row, without_gain(figure)] for row, (_, figure) in zip(rows, known, strict=True)]
+    return table(head, rows).splitlines() if rows else []
+
+
+def _has_gain(cells: Sequence[CellEnergy]) -> bool:
+    return any(without_gain(figure) for entry in cells for figure in entry.figures.values())
 
 
 def _compare_cells(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
@@ -188,8 +208,8 @@ def _in_column(entry: CellEnergy, name: str) -> bool:
     return name != MAIN or entry.main.window == "steady" or not _known(entry, "energy_all_steps")
 
 
-def _explain_columns(cells: Sequence[CellEnergy]) -> list[str]:
-    """Explain the brackets and the column net."""
+def _explain_columns(cells: Sequence[CellEnergy], *, brackets: bool) -> list[str]:
+    """Explain the brackets, if there are any, and the column net."""
     intervals = []
     for entry in cells:
         left_out = {left.run_id for left in entry.left_out}
@@ -198,7 +218,10 @@ def _explain_columns(cells: Sequence[CellEnergy]) -> list[str]:
         found = [each for name in names if (each := entry.figures[name].interval) is not None]
         intervals += [(interval, jobs) for interval in found[:1]]
     net = any(_known(entry, "energy_per_sample_net") for entry in cells)
-    return interval_notes(intervals) + (wrapped("net = without the idle power of the same hardware") if net else [])
+    gain = wrapped(WITHOUT_GAIN) if len(cells) == 1 and _has_gain(cells) else []
+    idle = wrapped("net = without the idle power of the same hardware") if net else []
+    specs = (record.spec for entry in cells for record in entry.cell.records)
+    return (interval_notes(intervals) if brackets else spec_notes(specs)) + gain + idle
 
 
 def _list_doubts(entry: CellEnergy, place: str) -> list[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import shlex
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 from steelyard.rules.rule import FAMILIES, SEVERITIES, codes, rule
+from steelyard.rules.table.row import Pair
 from steelyard.terminal.text import sentence, table, wrapped
 
 if TYPE_CHECKING:
@@ -38,9 +41,10 @@ def terminal(found: Rule) -> list[str]:
     for heading, text in parts:
         lines += wrapped(f"{heading + ':':<10}{text}", deeper=" " * 10)
     for heading, example in (("Bad", found.bad), ("Good", found.good)):
-        says = f"{example.says} {_form(found, example)}:"
+        says = f"{example.says} {_form(found, example)}"
         lines += ["", *wrapped(f"{heading + ':':<10}{says}", deeper=" " * 10)]
         lines += [f"    {line}".rstrip() for line in example.text.strip().splitlines()]
+        lines += [f"    $ {command}"] if (command := _command(found, example)) else []
     return lines
 
 
@@ -58,8 +62,10 @@ def page(found: Rule) -> str:
     out += ["## Why", found.why, "## How it is detected", found.detected]
     for heading, example in (("Bad", found.bad), ("Good", found.good)):
         language = "toml" if found.subject == "run" else "text"
-        block = f"```{language}\n{example.text.strip()}\n```"
-        out += [f"## {heading}", f"{example.says} {_form(found, example)}:", block]
+        block = [f"```{language}\n{example.text.strip()}\n```"] if example.text else []
+        command = _command(found, example)
+        block += [f"```text\n$ {command}\n```"] if command else []
+        out += [f"## {heading}", f"{example.says} {_form(found, example)}", *block]
     out += ["## Fix", sentence(found.fix)]
     return "\n\n".join(_wrapped(part) for part in out) + "\n"
 
@@ -105,8 +111,20 @@ def index_page() -> str:
 
 def _form(found: Rule, example: Example) -> str:
     if found.subject == "pair":
-        return f"{_FORMS['pair']}; factor: {example.factor}"
-    return _FORMS[found.subject]
+        return f"{_FORMS['pair']}; factor: {example.factor}:"
+    return f"{_FORMS[found.subject]}:" if example.text else "A valid record."
+
+
+def _command(found: Rule, example: Example) -> str:
+    """Return the command that compares the two rows of an example; empty if the factor does not tell them apart."""
+    rows = list(csv.DictReader(example.text.splitlines())) if found.subject == "pair" else []
+    values = [row[example.factor] for row in rows]
+    if len(set(values)) < 2:
+        return ""
+    words = ["steelyard", "compare", *(f"FILE.csv:{example.factor}={value}" for value in values)]
+    words += ["--factor", example.factor] if example.factor != Pair.factor else []
+    words += ["--metric", rows[0]["metric"]] if rows[0]["metric"] != Pair.metric else []
+    return shlex.join(words)
 
 
 def _wrapped(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.best import remedy
@@ -14,7 +14,7 @@ from steelyard.numbers import change
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.stats.scaling_fit import CurveFit
 from steelyard.terminal.findings import finding_lines, findings_object, next_line, tally_lines
-from steelyard.terminal.text import brackets, number, seconds, simulated_lines, table, with_interval, wrapped
+from steelyard.terminal.text import brackets, number, seconds, spec_notes, table, with_interval, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ def scaling_lines(found: Scaling, name: str) -> list[str]:
     """Format the answer, then the figures, where to stop, the models and the findings."""
     about = f" ({found.label})" if found.label else ""
     heading = _wrapped(f"{name}{about}: {KINDS[found.kind]}")
-    heading += simulated_lines(cell.spec for cell in found.cells)
+    heading += spec_notes(cell.spec for cell in found.cells)
     if (step := next_step(found)) is not None:
         heading.append(next_line(step))
     if found.blocked:
@@ -275,8 +275,7 @@ def _rate(found: Quantity, factor: float) -> str:
     text, interval = number((found.value or 0.0) / factor, 4), found.interval
     if interval is None:
         return text
-    high = None if interval.high is None else interval.high / factor
-    return f"{text} {brackets(replace(interval, low=interval.low / factor, high=high), 4)}"
+    return f"{text} {brackets(interval.times(1 / factor), 4)}"
 
 
 def _interval(estimate: Estimate, digits: int = 4) -> str:

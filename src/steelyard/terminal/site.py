@@ -46,8 +46,9 @@ def site_lines(site: Site) -> list[str]:
         "container": _describe_container(site),
         "python": site.python
         or ("the one that runs steelyard" if _describe_container(site) == "none" else "python3 in the image"),
-        "modules": ", ".join(site.modules.load),
-        "environment": ", ".join(f"{name}={value}" for name, value in site.environment.items()),
+        "modules": _describe_modules(site),
+        "prologue": "; ".join(site.prologue),
+        "environment": ", ".join(f"{name}={value}" for name, value in {**site.environment, **site.expanded}.items()),
         "meeting host": site.meeting_host or "",
         "charge": " + ".join(f"{rate:g} per {what}-hour" for rate, what in rates if rate) + f", in {charge.unit}s",
         "limits": f"{limits.array_size} tasks per array, {limits.max_submitted} in the queue{running}; "
@@ -80,6 +81,12 @@ def _make_pool_row(site: Site, name: str, pool: Pool) -> list[str]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
+
+
+def _describe_modules(site: Site) -> str:
+    modules = site.modules
+    first = ["purge"] if modules.purge else []
+    return ", ".join([*first, *(f"use {path}" for path in modules.use), *modules.load])
 
 
 def _describe_container(site: Site) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
+from steelyard.launch.follow import NOT_POLLED
 from steelyard.terminal.drawing import MARKS, duration, fit, state_of
 from steelyard.terminal.findings import command_line, next_line
 from steelyard.terminal.text import many, number, table, wrapped
@@ -14,6 +15,7 @@ from steelyard.terminal.text import many, number, table, wrapped
 if TYPE_CHECKING:
     from collections import Counter
 
+    from steelyard.launch.adopt import Takeover
     from steelyard.launch.campaign import Campaign, Plan
     from steelyard.launch.follow import Sent, StudyStatus
 
@@ -25,7 +27,7 @@ NO_FIT: Final = "out_of_memory"
 """Not a failure: a rerun would end in the same way, and a search looks for it."""
 # Columns, and the states that each counts; runs with another status failed.
 COLUMNS: Final = (
-    ("waiting", ("planned", "queued", "unknown")),
+    ("waiting", ("planned", "queued", "unknown", NOT_POLLED)),
     ("running", ("running",)),
     ("ended", ("ended",)),
     ("completed", ("completed",)),
@@ -53,7 +55,7 @@ def status_lines(status: StudyStatus, *, verbose: bool = False) -> list[str]:
         *(line for sent in status.campaigns for line in _sent_lines(sent, verbose=verbose)),
     ]
     lines += ["", table(["configuration", *names], rows)]
-    lines += _why_lines(status) + _cause_lines(status) + short_lines(status)
+    lines += _why_lines(status) + foreign_lines(status) + _cause_lines(status) + short_lines(status)
     for problem in status.problems:
         first, *others = problem.splitlines()
         for line in (f"error: {first}", *others):
@@ -102,8 +104,57 @@ def status_object(status: StudyStatus) -> dict[str, Any]:
         ],
         "too_short": [entry.run_id for entry in status.short],
         "waits_for": dict(status.why),
+        "halted": dict(status.halted),
         "campaigns": [{**vars(sent), "path": str(sent.path), "ids": list(sent.ids)} for sent in status.campaigns],
+        "not_ours": status.foreign,
         "problems": status.problems,
+    }
+
+
+def foreign_lines(status: StudyStatus) -> list[str]:
+    """Say which campaigns are only read, and how to take them over."""
+    lines = []
+    for campaign, owner in status.foreign.items():
+        lines += wrapped(
+            f"Campaign {campaign} was not submitted by you from here (it seems to be from {owner}) and is only read; "
+            f"to take it over: {command_line(f'steelyard status {status.study} --adopt')}"
+        )
+    return lines
+
+
+def takeover_lines(study: str, takeovers: list[Takeover], digest: str) -> list[str]:
+    """Format what taking over campaigns would do, and the command that does it."""
+    if not takeovers:
+        return [printable(f"All open campaigns of {study} are yours")]
+    lines = []
+    for takeover in takeovers:
+        plan = takeover.campaign.plan
+        name = takeover.campaign.path.name
+        lines += wrapped(f"Campaign {name} seems to be from {takeover.owner}. Taking it over would")
+        lines += wrapped(f"poll {plan.site.scheduler} at {plan.site.name} (pool {plan.pool})", "  ")
+        ids = ", ".join(_name(found) for found in takeover.ids.values())
+        lines += wrapped(f"collect {many(takeover.collected, 'run')} of jobs: {ids or 'none'}", "  ")
+        if takeover.unsent:
+            lines += wrapped(f"submit nothing: {many(takeover.unsent, 'run')} of other jobs stay unsubmitted", "  ")
+        lines += wrapped(f"in the end delete {takeover.removed or 'nothing'}", "  ")
+        lines.append(printable(f"  files: {takeover.campaign.path}"))
+    command = command_line(f"steelyard status {study} --adopt {digest}")
+    return [*lines, "", "Nothing was done. To take them over:", f"    {command}"]
+
+
+def takeover_object(takeover: Takeover) -> dict[str, Any]:
+    """Return what taking over a campaign would do as plain data."""
+    plan = takeover.campaign.plan
+    return {
+        "campaign": str(takeover.campaign.path),
+        "owner": takeover.owner,
+        "scheduler": plan.site.scheduler,
+        "site": plan.site.name,
+        "pool": plan.pool,
+        "ids": list(takeover.ids.values()),
+        "collected": takeover.collected,
+        "not_submitted": takeover.unsent,
+        "deleted": takeover.removed,
     }
 
 
@@ -181,6 +232,12 @@ def _counts(counts: Counter[str]) -> dict[str, str]:
 
 def _sent_lines(sent: Sent, *, verbose: bool) -> list[str]:
     state = f"{sent.left} of {sent.runs} runs not collected" if sent.left else f"all {sent.runs} runs collected"
+    if sent.withdrawn or sent.vanished:
+        lost = [f"{sent.withdrawn} withdrawn before submission"] if sent.withdrawn else []
+        lost += [f"{sent.vanished} without a result because their folders are gone"] if sent.vanished else []
+        collected = sent.runs - sent.left - sent.withdrawn - sent.vanished
+        state = f"{collected} of {sent.runs} runs collected, {', '.join(lost)}"
+        state += f", {sent.left} not collected" if sent.left else ""
     ids = sent.ids if verbose else sent.ids[:SHOWN_IDS]
     more = ", ..." if len(sent.ids) > len(ids) else ""
     jobs = f", jobs {', '.join(map(_name, ids))}{more}" if sent.ids else ""
@@ -198,6 +255,8 @@ def _why_lines(status: StudyStatus) -> list[str]:
     for why, count in status.why.most_common(SHOWN_CAUSES):
         if why:
             lines += wrapped(f"{many(count, 'task')} queued: {why}")
+    for why, count in status.halted.most_common(SHOWN_CAUSES):
+        lines += wrapped(f"{many(count, 'task')} started: {why}")
     planned = sum(state == "planned" for state in status.waiting.values())
     unknown = sum(state == "unknown" for state in status.waiting.values())
     if planned:
@@ -235,7 +294,8 @@ def _study_command(status: StudyStatus, *options: str) -> str:
 
 def _next_lines(status: StudyStatus) -> list[str]:
     if status.waiting:
-        return ["", next_line(f"steelyard status {status.study} --wait")]
+        what = "--adopt" if set(status.waiting.values()) == {NOT_POLLED} else "--wait"
+        return ["", next_line(f"steelyard status {status.study} {what}")]
     codes = sorted({code for code, _ in status.causes} - {NO_FIT})
     if codes:
         again = _study_command(status, "--again", ",".join(codes))

@@ -7,9 +7,8 @@ import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from steelyard.contracts import observe
 from steelyard.derive.observations import StepSamples
-from steelyard.errors import DamagedDataError
+from steelyard.errors import SteelyardError
 from steelyard.terminal.drawing import shows_blocks, sparkline
 from steelyard.terminal.text import OUTPUT_COLUMNS, WIDTH, seconds, wrapped
 
@@ -30,16 +29,13 @@ def step_time_lines(raw: Path, record: RunRecord) -> list[str]:
 
     `raw`: the folder of the run's raw files.
     """
-    files = [path for path in raw.glob(observe.STEPS_PATTERN) if path.is_file()]
-    if not files:
-        return []
-    size_bytes = sum(path.stat().st_size for path in files)
-    if size_bytes > MOST_BYTES:
-        see = f"steelyard report {record.run_id}"
-        return wrapped(f"{HEADING}not drawn: {size_bytes / 1e6:,.0f} MB of samples; next: {see}")
     try:
-        trace = StepSamples(raw, record.spec.ranks).trace()
-    except DamagedDataError as error:
+        samples = StepSamples(raw, record.spec.ranks)
+        if samples.size_bytes > MOST_BYTES:
+            see = f"steelyard report {record.run_id}"
+            return wrapped(f"{HEADING}not drawn: {samples.size_bytes / 1e6:,.0f} MB of samples; next: {see}")
+        trace = samples.trace()
+    except SteelyardError as error:
         return wrapped(f"{HEADING}cannot be read: {error.what}")
     return _draw_trace(trace, record) if len(trace.times) else []
 

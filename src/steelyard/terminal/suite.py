@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
 from steelyard.inputs.cost import cost
-from steelyard.inputs.study import label
+from steelyard.inputs.study import label, written
 from steelyard.inputs.suite import applies, recipe_names
 from steelyard.numbers import short
 from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import command_line, merged, next_line, tally
-from steelyard.terminal.text import capital, count_statuses, many, simulated_lines, table, with_interval, wrapped
+from steelyard.terminal.tables import generation_lines
+from steelyard.terminal.text import capital, count_statuses, many, spec_notes, table, with_interval, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,8 +104,10 @@ def part_lines(expansion: Expansion, cells: Sequence[CellSummary]) -> list[str]:
     told = (
         f"{capital(tally(merged(findings, of=len(cells))))}: {command_line(f'steelyard show {expansion.study.name}')}"
     )
-    lines = simulated_lines(cell.spec for cell in expansion.cells)
-    return [*lines, table(["configuration", "runs", "throughput, samples/s"], rows), *wrapped(told)]
+    lines = spec_notes(cell.spec for cell in expansion.cells)
+    lines.append(table(["configuration", "runs", "throughput, samples/s"], rows))
+    names = {planned.name: named for planned, named in zip(expansion.cells, labels, strict=True)}
+    return [*lines, *generation_lines(cells, names), *wrapped(told)]
 
 
 def _labels(swept: Sequence[dict[str, Any]]) -> list[str]:
@@ -122,20 +125,23 @@ def _setting_lines(shown: SuiteShown) -> list[str]:
     sources = [entry for entry in shown.found.suite.setting if applies(entry, shown.size, specs)]
     stated = [f'{_named(entry)}: {entry.stated}, "{entry.words}"' for entry in sources if entry.stated]
     chosen = [f"{_named(entry)}: {entry.why}" for entry in sources if entry.why]
+    own = {entry.name for entry in shown.found.suite.setting}
+    common = [
+        _named(entry)
+        for entry in shown.found.setting_sources()
+        if entry.name not in own and entry.value is not None and applies(entry, shown.size, specs)
+    ]
     return [
         *_section("Settings that the document states:", stated),
         *_section("Settings chosen here, and why:", chosen),
+        *_section("As in every suite (--json tells why):", [", ".join(common)]),
     ]
 
 
 def _named(entry: SettingSource) -> str:
     values = entry.value if isinstance(entry.value, tuple) else () if entry.value is None else (entry.value,)
-    named = f"{entry.name} = {', '.join(map(_written, values))}" if values else entry.name
+    named = f"{entry.name} = {', '.join(map(written, values))}" if values else entry.name
     return f"{named} ({', '.join(entry.parts)})" if entry.parts else named
-
-
-def _written(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _section(title: str, entries: Sequence[str]) -> list[str]:

@@ -1,16 +1,19 @@
 """Configurations, runs and studies as tables."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from steelyard.analysis.bound import seen
-from steelyard.analysis.summary import MEASURED, CellSummary, labels
+from steelyard.analysis.bound import leading
+from steelyard.analysis.summary import MEASURED, CellSummary, generation, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.terminal.best import unreliable_notes
+from steelyard.terminal.conditions import mhz, state_lines
 from steelyard.terminal.findings import finding_lines, findings_object, merged, tally_lines
+from steelyard.terminal.programs import program_fact, program_lines
 from steelyard.terminal.text import (
+    WITHOUT_GAIN,
     count_statuses,
     interval_notes,
     many,
@@ -20,10 +23,13 @@ from steelyard.terminal.text import (
     shortened,
     table,
     with_interval,
+    without_gain,
     wrapped,
 )
 
 SHORT_S = 0.01
+LONG_REASON = 40
+"""Characters; longer reasons are printed below a table."""
 
 
 def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
@@ -44,6 +50,8 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
         if count:
             place = f"all {len(which)} configurations" if len(which) == len(cells) > 1 else shortened(which)
             lines += wrapped(f"{place}: {many(count, 'shorter job')} not counted")
+    lines += generation_lines(cells, names)
+    lines += program_lines(cells, names)
     for cell in cells:
         if cell.time_to_quality is not None:
             lines += wrapped(_format_time_to_quality(cell, names[cell.cell]))
@@ -57,6 +65,19 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
     return lines + _finding_block(merged(found, of=len(cells)))
 
 
+def generation_lines(cells: Sequence[CellSummary], names: Mapping[str, str]) -> list[str]:
+    """Say what kind of generation the figures are of, with one line for configurations of the same kind."""
+    kinds: dict[str, list[str]] = {}
+    for cell in cells:
+        if (kind := generation(cell.records[0])) is not None:
+            kinds.setdefault(kind, []).append(names[cell.cell])
+    lines = []
+    for kind, which in kinds.items():
+        place = "Generation" if len(which) == len(cells) else shortened(which)
+        lines += wrapped(f"{place}: {kind}")
+    return lines
+
+
 def record_lines(record: RunRecord) -> list[str]:
     """Format everything about one run."""
     reason = f": {record.status.reason}" if record.status.reason else ""
@@ -65,19 +86,31 @@ def record_lines(record: RunRecord) -> list[str]:
         place = record.environment
         where = f"node: {place.node}; allocation: {place.allocation or 'none'}"
         lines += wrapped(f"{where}; device: {place.device}; timing: {place.timing}")
+    if (kind := generation(record)) is not None:
+        lines += wrapped(f"generation: {kind}")
     if record.steady:
         window = f"steps {record.steady.start_step:,} to {record.steady.stop_step:,}"
         lines += wrapped(f"{record.steady.answer} ({window}): {record.steady.reason}")
     lines += [line for fact in _list_facts(record) for line in wrapped(fact)]
-    rows = []
+    rows, reasons = [], []
     for name, quantity in record.quantities.items():
         text = seconds(quantity.value) if quantity.unit == "s" and quantity.value is not None else None
         if quantity.value is None and quantity.unit == "J" and _has_no_sensor(quantity.reason or ""):
             text = "unknown: no sensor"
+        elif quantity.value is None and len(quantity.reason or "") > LONG_REASON:
+            text = "unknown"
+            reasons += wrapped(f"{name}: {quantity.reason}")
+        elif quantity.value is not None and quantity.unit == "errors":
+            text = f"{quantity.value:,.0f}"
         # A time is formatted with its unit, and a share has none.
         unit = "" if quantity.unit in ("s", "1") else quantity.unit
-        rows.append([name, text or with_interval(quantity), unit, quantity.scope, quantity.window])
-    lines += ["", table(["quantity", "value", "unit", "scope", "window"], rows)]
+        value = text or with_interval(quantity)
+        rows.append([name, value, unit, quantity.scope, quantity.window, without_gain(quantity)])
+    head = ["quantity", "value", "unit", "scope", "window", "without gain"]
+    gained = any(row[-1] for row in rows)
+    lines += ["", table(head if gained else head[:-1], rows if gained else [row[:-1] for row in rows]), *reasons]
+    lines += wrapped(WITHOUT_GAIN) if gained else []
+    lines += state_lines([record], always=False)
     return lines + _energy_lines([record]) + _finding_block(record.findings)
 
 
@@ -90,7 +123,7 @@ def studies_table(studies: list[dict[str, Any]]) -> str:
 
 def _list_facts(record: RunRecord) -> list[str]:
     """List what ran, on which device, and with which settings."""
-    lines = []
+    lines = program_fact(record)
     if record.status.evidence:
         lines.append("evidence: " + "; ".join(f"{key}: {value}" for key, value in record.status.evidence.items()))
     if record.model:
@@ -104,6 +137,8 @@ def _list_facts(record: RunRecord) -> list[str]:
         lines.append("settings: " + ", ".join(f"{key} {value}" for key, value in record.settings.values.items()))
     if record.environment:
         lines.append(f"environment: {len(record.environment.facts)} facts (listed by --json)")
+    if record.redacted:
+        lines.append(f"redacted: {record.redacted} texts that looked like secrets")
     return lines
 
 
@@ -125,37 +160,68 @@ def cells_object(cells: list[CellSummary]) -> list[dict[str, Any]]:
     ]
 
 
+PARTS = (
+    ("input_wait_share", "input"), ("host_wait_share", "host"), ("compute_share", "compute"),
+    ("exposed_comm_share", "comm"),
+)  # fmt: skip
+
+
+SHOWN_WAIT = 0.01
+
+
+def _bound_text(record: RunRecord) -> str:
+    """Say what takes most of the time, and how long the device waits; empty if it waits for nothing."""
+    waits = [
+        f"for {what} {_percent(share.value)}"
+        for name, what in (("input_wait_share", "data"), ("host_wait_share", "the host"))
+        if (share := record.quantities.get(name)) is not None and share.value is not None and share.value >= SHOWN_WAIT
+    ]
+    if record.spec.mode == "load" or not waits:
+        return ""
+    # Waiting may matter although computation is the largest part: then only the waiting is said.
+    bound = leading(record)
+    named = "" if bound in ("compute-bound", "cannot tell") else f" is {bound}"
+    return f"Job {record.spec.repeat}{named}: the device waits {' and '.join(waits)} of the time."
+
+
 def _detail_lines(cell: CellSummary) -> list[str]:
     """Format the step times of every job of a configuration; if none was measured, how each ended."""
     done = [record for record in cell.records if record.status.code in MEASURED]
     if not done:
         ends = (f"{record.run_id}: {record.status.code}: {record.status.reason}" for record in cell.records)
         return [line for end in ends for line in wrapped(end)]
+    parts = [(name, short) for name, short in PARTS if any(name in record.quantities for record in done)]
     rows = []
     for record in done:
         q = {name: quantity.value for name, quantity in record.quantities.items()}
         times = [q.get(name) for name in ("step_time_mean", "step_time_p50", "step_time_p99")]
-        shares = [q.get(name) for name in ("input_wait_share", "compute_share", "exposed_comm_share")]
+        shares = [q.get(name) for name, _ in parts]
         rows.append(
             [
                 str(record.spec.repeat),
                 *("-" if value is None else seconds(value) for value in times),
                 *("-" if share is None else _percent(share) for share in shares),
                 record.steady.answer if record.steady else "-",
-                record.stop.reason if record.stop else "-",
+                _stopped_by(record),
             ]
         )
-    header = ["job", "step mean", "p50", "p99", "input", "compute", "comm", "state", "stopped by"]
-    lines = ["", table(header, rows), *_more_lines(done), *_energy_lines(done)]
+    header = ["job", "step mean", "p50", "p99", *(short for _, short in parts), "state", "stopped by"]
+    stepped = any("step_time_mean" in record.quantities for record in done) or not done[0].wrapped
+    lines = [*(["", table(header, rows)] if stepped else []), *_more_lines(done), *_energy_lines(done)]
     for record in done:
-        share = record.quantities.get("input_wait_share")
-        if record.spec.loader.place == "host" and record.spec.mode != "load" and share is not None and share.value:
-            waits = f"the device waits for data {_percent(share.value)} of the time"
-            lines += wrapped(f"Job {record.spec.repeat} is {seen(record)}: {waits}.")
+        lines += wrapped(text) if (text := _bound_text(record)) else ()
     communication = [record.quantities.get("exposed_comm_share") for record in done]
     if any(share is not None and share.window == "crosscheck" for share in communication):
-        lines += wrapped("comm = communication, measured in the cross-check pass; compute = the rest")
+        lines += wrapped(
+            f"comm = communication, measured in the {'second' if done[0].wrapped else 'cross-check'} pass; "
+            "host = waiting for the host; compute = the rest"
+        )
     return lines
+
+
+def _stopped_by(record: RunRecord) -> str:
+    end = record.wrapped.end if record.wrapped is not None else None
+    return record.stop.reason if record.stop else end.ended_by if end is not None else "-"
 
 
 def _giga(value: float) -> str:
@@ -176,8 +242,14 @@ MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("p99", "time_per_token_p99", seconds),
     ("tokens/s", "tokens_job", number),
     ("tokens/s", "tokens_per_second", number),
+    ("label tokens/s", "label_tokens_job", number),
+    ("padding", "padding_share", lambda share: f"{100 * share:.1f} %"),
+    ("whole program", "program_time", seconds),
+    ("CPU time", "program_cpu_time", seconds),
+    ("GB largest process", "program_memory_peak", _giga),
     ("GFLOP/s", "model_flops_device", _giga),
     ("of peak", "model_flops_utilisation", lambda share: f"{100 * share:.1f} %"),
+    ("mean clock", "clock_device", mhz),
     ("GB/s", "bandwidth_device", _giga),
     ("GB/s algorithm", "algorithm_bandwidth", _giga),
     ("GB/s bus", "bus_bandwidth", _giga),

@@ -121,6 +121,20 @@ def brackets(interval: Interval, digits: int = 5) -> str:
     return text + (" ~" if interval.approximate else "")
 
 
+WITHOUT_GAIN = (
+    "without gain = without the tolerance that the makers of the sensors state, which is the same in all runs on the "
+    "same sensors"
+)
+
+
+def without_gain(quantity: Quantity, digits: int = 5) -> str:
+    """Format the interval of an energy without the gain of the sensors; empty if it is not known apart."""
+    interval = quantity.interval
+    if interval is None or interval.low_without_gain is None or interval.high_without_gain is None:
+        return ""
+    return f"[{number(interval.low_without_gain, digits)}, {number(interval.high_without_gain, digits)}]"
+
+
 def interval_notes(intervals: Iterable[tuple[Interval | None, Sequence[RunRecord]]]) -> list[str]:
     """Explain the brackets and the ~ of a table. Each interval comes with the jobs that it was computed from."""
     shown = [(interval, jobs) for interval, jobs in intervals if interval is not None]
@@ -136,12 +150,20 @@ def interval_notes(intervals: Iterable[tuple[Interval | None, Sequence[RunRecord
     lines = wrapped(f"[ ] = {100 * shown[0][0].level:g} % CI over {over}{where}{more}")
     for reason in dict.fromkeys(reason for interval, _ in shown for reason in interval.approximate):
         lines += wrapped(f"~ = approximate: {reason}")
-    return lines + simulated_lines(job.spec for _, jobs in shown for job in jobs)
+    return lines + spec_notes(job.spec for _, jobs in shown for job in jobs)
 
 
-def simulated_lines(specs: Iterable[RunSpec]) -> list[str]:
-    """Say that the runs are simulated if the workload's name does not."""
-    return wrapped(SIMULATED) if any(spec.device_family == "sim" != spec.workload for spec in specs) else []
+def spec_notes(specs: Iterable[RunSpec]) -> list[str]:
+    """Say that the runs are simulated if the workload's name does not, and that all are tuned."""
+    every = list(specs)
+    lines = wrapped(SIMULATED) if any(spec.device_family == "sim" != spec.workload for spec in every) else []
+    return lines + wrapped(tuned_note(every))
+
+
+def tuned_note(specs: Iterable[RunSpec]) -> str:
+    """Return the preset of the runs behind a table; empty if it is the default, or if the configurations name it."""
+    found = {spec.preset for spec in specs}
+    return f"preset: {found.pop()}" if len(found) == 1 and found != {"plain"} else ""
 
 
 def natural_order(text: str) -> list[float | str]:

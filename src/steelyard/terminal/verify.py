@@ -15,7 +15,7 @@ from steelyard.numbers import change, short
 from steelyard.stats.band import MAX_NEEDED, Band
 from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import finding_lines, findings_object, next_line
-from steelyard.terminal.text import many, number, sentence, table, wrapped
+from steelyard.terminal.text import many, number, sentence, table, tuned_note, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +44,7 @@ def verdict_lines(recipe: Recipe, outcomes: Sequence[FigureVerdict], *, again: s
         if outcome.records:
             heading = ["job", "status", _with_unit(outcome.expect.metric, outcome.unit), "node", "started at (UTC)"]
             lines += ["", *table(heading, _job_rows(outcome)).splitlines()]
+    lines += wrapped(tuned_note(record.spec for outcome in outcomes for record in outcome.records))
     lines += wrapped(f"Study: {study}")
     return lines + (wrapped(f"Documented in: {recipe.documents}") if recipe.documents else [])
 
@@ -55,7 +56,7 @@ def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
         return [f"{outcome.verdict.upper()}: {subject}: {outcome.why}"]
     unit = "" if outcome.unit == "1" else outcome.unit
     value = f"{expected.metric} {number(found.value)} {_brackets(found.low, found.high)}{unit}".rstrip()
-    against = f"expected {_band(outcome.band)}"
+    against = f"expected {band_words(outcome.band)}"
     if expected.value is not None:
         off = _change(found.value / expected.value, "above", "below")
         against += f"; {off} the documented {number(expected.value)}"
@@ -140,7 +141,8 @@ def _brackets(low: float | None, high: float | None) -> str:
     return f"[{number(low)}, {number(high) if math.isfinite(high) else 'no limit'}] "
 
 
-def _band(band: Band) -> str:
+def band_words(band: Band) -> str:
+    """`95 to 105`, `at least 95`."""
     if band.low is not None and band.high is not None:
         return f"{number(band.low)} to {number(band.high)}"
     edge = band.low if band.low is not None else band.high
@@ -175,7 +177,7 @@ def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
         [
             label(cell_of(expansion, expected).swept)[:MAX_CELL],
             expected.metric,
-            _band(Band(*expected.edges())),
+            band_words(Band(*expected.edges())),
             (expected.unit or "")[:MAX_UNIT],
         ]
         for expected in recipe.expect

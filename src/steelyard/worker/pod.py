@@ -4,13 +4,17 @@ Started as a file before the package is unpacked, so it imports only the standar
 system with us, but every platform keeps what a container prints. Normal output goes to each run's log; standard output
 has lines of the following form, and the reader skips all others:
 
+    #steelyard pod ATTEMPT INDEX                     first; pods that ran together have the same random ATTEMPT
     #steelyard begin INDEX RUN_ID BEGAN
     #steelyard file INDEX FILE NAME SIZE PACKED_SIZE LINES SHA256     then its lines, zlib and base64:
     #steelyard data INDEX FILE LINE LENGTH CRC32 BASE64
     #steelyard lost INDEX NAME SIZE                  did not fit in the log
-    #steelyard end INDEX RUN_ID EXIT BEGAN ENDED
+    #steelyard kept INDEX                            its files are in the object store or on the claim
+    #steelyard end INDEX RUN_ID EXIT BEGAN ENDED OOM_KILLS
     #steelyard stop WHY                              limit: no time for the next run; gone: another pod has ended
-    #steelyard all RUNS                              nothing follows
+    #steelyard all RUNS LINES                        nothing follows; LINES: how many came before
+
+Where results are kept in an object store or on a claim, the same lines of one run make up one file there.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 import zipfile
 import zlib
 from pathlib import Path
@@ -63,6 +69,11 @@ NOT_MET = 71
 NOT_SHIPPED = re.compile(r"spec\.json|launch\.json|reserve|compiling|progress\.json.*|rested-.*")
 # If the log is full, files from the end of this list are left out.
 ORDER = ("lease", "events-", "sensors-", "worker.log", "steps-", "tokens-", "power-")
+KEPT_BYTES = 5_000_000_000
+"""What one task may keep outside its log: the largest object that one request can store."""
+STORE_TRIES, STORE_S = 5, 120.0
+MEMORY_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""In a container these are of its own control group, version 2 and 1."""
 MEMORY_WORDS = re.compile(rb"oom.kill|exceeded memory limit|std::bad_alloc", re.IGNORECASE)
 OUT_OF_MEMORY = b'{"kind": "status", "code": "out_of_memory"'
 
@@ -79,12 +90,14 @@ class Shipper:
 
     def __init__(self, log: io.RawIOBase | Any, budget_bytes: int) -> None:
         self._log = log
+        self.lines = 0
         self._left = budget_bytes
         self._unpacked_left = UNPACKED_FACTOR * budget_bytes
 
     def write(self, *fields: object) -> None:
         """Write one line."""
         line = " ".join([MARK, *map(str, fields)]).encode("ascii") + b"\n"
+        self.lines += 1
         self._left -= len(line) + LINE_OVERHEAD_BYTES
         self._log.write(line)
         self._log.flush()
@@ -152,6 +165,90 @@ def _pack(path: Path, packed: Path) -> tuple[int, str]:
         return target.tell(), digest.hexdigest()
 
 
+# -- results outside the log -------------------------------------------------------------------------------------
+
+
+class Store:
+    """An object store: one address per run, which allows this pod to write that object and nothing else."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self._addresses = addresses
+
+    def keep(self, run: int, _attempt: str, parcel: Path, stopped: Callable[[], bool]) -> bool:
+        """Store a file; False if the store does not accept it."""
+        for number in range(STORE_TRIES):
+            if number:
+                time.sleep(0 if stopped() else 2.0**number)
+            try:
+                with parcel.open("rb") as file:
+                    size = str(parcel.stat().st_size)
+                    request = urllib.request.Request(  # noqa: S310 -- the address was made by the front, with https
+                        self._addresses[run], data=file, method="PUT", headers={"Content-Length": size}
+                    )
+                    with urllib.request.urlopen(request, timeout=STORE_S):  # noqa: S310
+                        return True
+            except urllib.error.HTTPError as error:
+                # Without the address, which allows anybody to write there.
+                os.write(2, f"the object store answers {error.code} {error.reason}\n".encode("ascii", "replace"))
+                if error.code in (400, 403, 404):
+                    return False
+            except (OSError, ValueError, IndexError) as error:
+                os.write(2, f"the object store cannot be reached: {type(error).__name__}\n".encode())
+        return False
+
+    def has(self, _run: int) -> bool:
+        """Return whether an earlier pod has finished this run: not known, as the address only allows writing."""
+        return False
+
+
+class SharedVolume:
+    """A folder on a volume that all pods of the campaign share."""
+
+    def __init__(self, folder: Path, index: int) -> None:
+        self._folder, self._index = folder, index
+
+    def keep(self, run: int, attempt: str, parcel: Path, _stopped: Callable[[], bool]) -> bool:
+        """Store a file; False if the volume does not accept it."""
+        place = self._folder / attempt
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            half = place / f".{self._index}-{run}"
+            shutil.copyfile(parcel, half)
+            with half.open("rb") as file:
+                os.fsync(file.fileno())
+            half.rename(place / f"{self._index}-{run}")
+        except OSError as error:
+            os.write(2, f"the claim cannot be written: {error}\n".encode("utf-8", "replace"))
+            return False
+        return True
+
+    def has(self, run: int) -> bool:
+        """Return whether an earlier pod has finished this run."""
+        return any(self._folder.glob(f"*/{self._index}-{run}"))
+
+
+def read_claim(folder: Path, log: Any) -> int:
+    """Print all files of a task on the claim; for the short pod that fetches them."""
+    count = 0
+    for path in sorted(folder.glob("*/[0-9]*-[0-9]*")):
+        if path.is_file() and not path.is_symlink():
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, log)
+            count += 1
+    log.write(f"{MARK} read {count}\n".encode())
+    log.flush()
+    return 0
+
+
+def memory_kills() -> int:
+    """Count the processes that the memory limit of this container has killed; 0 if that cannot be seen."""
+    for place in MEMORY_COUNTS:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            lines = Path(place).read_text(encoding="ascii").splitlines()
+            return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return 0
+
+
 # -- several pods ------------------------------------------------------------------------------------------------
 
 
@@ -160,6 +257,7 @@ class PodTeam:
 
     def __init__(self, name: str, index: int, count: int, host: str | None) -> None:
         self.index, self.count, self.host = index, count, host
+        self.attempt = secrets.token_hex(8)
         self._name = name
         self._others: list[socket.socket] = []
 
@@ -173,6 +271,13 @@ class PodTeam:
         else:
             self._others = self._welcome(deadline_s)
         self.meet(0, limit_s)
+        try:
+            if self.index:
+                self.attempt = _line(self._others[0]).decode("ascii", "replace").strip()
+            for other in self._others if not self.index else []:
+                other.sendall(f"{self.attempt}\n".encode())
+        except OSError as error:
+            raise NotMetError(f"another pod of the task has ended: {error}") from None
 
     def meet(self, number: int, limit_s: float) -> None:
         """Return when all pods have reached this point; NotMetError if one has ended."""
@@ -249,7 +354,7 @@ def _introduced(other: socket.socket, name: str) -> int | None:
 class Pod:
     """One pod with its task."""
 
-    def __init__(self, code: Path, task: Path, results: Path, log: Any) -> None:
+    def __init__(self, code: Path, task: Path, results: Path, kept: Path | None, log: Any) -> None:
         self.task: dict[str, Any] = json.loads((task / "task.json").read_bytes())
         self.specs: dict[str, Any] = json.loads(gzip.decompress((task / "specs.json.gz").read_bytes()))
         self.sources: dict[str, str] = self.specs.pop("sources", {})
@@ -258,6 +363,12 @@ class Pod:
         self.shipper = Shipper(log, self.task["log_bytes"])
         self.index = int(os.environ.get("JOB_COMPLETION_INDEX", "0"))
         self.team = PodTeam(self.task["name"], self.index, self.task["nodes"], self.task["master"])
+        self.keeper: Store | SharedVolume | None = None
+        if kept is not None and self.task["results"] == "s3":
+            self.keeper = Store(json.loads((kept / "addresses.json").read_bytes())[self.index])
+        elif kept is not None:
+            self.keeper = SharedVolume(kept / self.task["folder"], self.index)
+        self._kept_left = KEPT_BYTES
         self.signals: list[int] = []
         # The largest number of candidates that a search tries.
         tries = 2 * len(self.runs).bit_length() + 1
@@ -302,21 +413,48 @@ class Pod:
         if not take_lease(raw):
             return None
         self.team.meet(index + 1, self.task["run_limit_s"] + 4 * GRACE_S)
-        began = time.time()
+        began, kills = time.time(), memory_kills()
         self.shipper.write("begin", index, self.runs[index], f"{began:.3f}")
         limit_s = min(self.task["run_limit_s"], left_s)
         code = self.start(self.command(raw, index), raw / "worker.log", limit_s, lambda: None)
         shutil.rmtree(raw / "torchrun", ignore_errors=True)
-        self.ship(index, code, began)
+        self.ship(index, code, began, kills=memory_kills() - kills)
         return None if self.signals else code
 
-    def ship(self, index: int, code: int, began: float, ended: float | None = None) -> None:
+    def ship(self, index: int, code: int, began: float, ended: float | None = None, kills: int = 0) -> None:
         """Send the files of a run and how it ended. After a signal the platform reports the end."""
         ended = time.time() if ended is None else ended
-        self.shipper.ship(index, self.raw(self.runs[index]), self.to_ship, self.results)
+        raw = self.raw(self.runs[index])
+        end = ("end", index, self.runs[index], code, f"{began:.3f}", f"{ended:.3f}", max(0, kills))
+        if self.keeper is not None and not self.signals and self._keep(index, raw, began, end):
+            self.shipper.write("kept", index)
+        else:
+            self.shipper.ship(index, raw, self.to_ship, self.results)
         self.to_ship -= 1
         if not self.signals:
-            self.shipper.write("end", index, self.runs[index], code, f"{began:.3f}", f"{ended:.3f}")
+            self.shipper.write(*end)
+
+    def _keep(self, index: int, raw: Path, began: float, end: tuple[object, ...]) -> bool:
+        """Store a finished run outside the log; False: it must go through the log."""
+        parcel = self.results / "parcel"
+        try:
+            with parcel.open("wb") as file:
+                lines = Shipper(file, self._kept_left)
+                lines.write("pod", self.team.attempt, self.index)
+                lines.write("begin", index, self.runs[index], f"{began:.3f}")
+                lines.ship(index, raw, 1, self.results)
+                lines.write(*end)
+                lines.write("all", 1, lines.lines)
+            kept = self.keeper is not None and self.keeper.keep(
+                index, self.team.attempt, parcel, lambda: bool(self.signals)
+            )
+            self._kept_left -= parcel.stat().st_size if kept else 0
+        except OSError as error:
+            os.write(2, f"the results of {self.runs[index]} cannot be packed: {error}\n".encode("utf-8", "replace"))
+            return False
+        finally:
+            parcel.unlink(missing_ok=True)
+        return kept
 
     def command(self, raw: Path, index: int) -> list[str]:
         """Return the command that this pod starts for a run."""
@@ -436,6 +574,9 @@ def _marked(mark: str) -> list[int]:
 def each(pod: Pod) -> None:
     """Launch the runs one after the other, each in its own process."""
     for index in range(len(pod.runs)):
+        # The platform may start a second pod after the first was lost; runs that it finished are not made again.
+        if pod.task["nodes"] == 1 and pod.keeper is not None and pod.keeper.has(index):
+            continue
         if pod.make(index) is None:
             return
 
@@ -508,7 +649,8 @@ def _memory_is_why(raw: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """CODE TASK RESULTS: folders of the worker's code, of the task, and for results.
+    """CODE TASK RESULTS [KEPT]: folders of the worker's code, of the task, for results, and of what outlives the pod.
+    Or --read FOLDER: print the files of a task that were kept on a claim.
 
     Exit with 0 once everything is sent, however the runs ended: on another code the platform would remove the other
     pods of the task with their logs.
@@ -516,8 +658,10 @@ def main(arguments: list[str]) -> int:
     # Standard output is reserved: other output goes to standard error.
     log = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    code, task, results = map(Path, arguments)
-    pod = Pod(code, task, results, log)
+    if arguments[0] == "--read":
+        return read_claim(Path(arguments[1]), log)
+    code, task, results, *kept = map(Path, arguments)
+    pod = Pod(code, task, results, kept[0] if kept else None, log)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: pod.signals.append(number))
     try:
@@ -526,6 +670,7 @@ def main(arguments: list[str]) -> int:
     except NotMetError as error:
         os.write(2, f"{error}\n".encode())
         return NOT_MET
+    pod.shipper.write("pod", pod.team.attempt, pod.index)
     try:
         {"runs": each, "packed": packed, "search": search}[pod.task["kind"]](pod)
     except NotMetError as error:
@@ -533,7 +678,7 @@ def main(arguments: list[str]) -> int:
         os.write(2, f"{error}\n".encode())
     if pod.signals:
         return 128 + pod.signals[0]
-    pod.shipper.write("all", len(pod.runs))
+    pod.shipper.write("all", len(pod.runs), pod.shipper.lines)
     return 0
 
 

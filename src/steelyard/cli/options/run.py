@@ -9,7 +9,7 @@ $ steelyard run ./my.py:build --data cifar100:my-data --mode load
 """
 
 from steelyard import plugins
-from steelyard.cli.arguments import add_common, add_setting, add_switch, assignment, counts, whole, within
+from steelyard.cli.arguments import add_choice, add_common, add_setting, add_switch, assignment, counts, whole, within
 from steelyard.cli.parser import Parser
 from steelyard.contracts.spec import Budget, Loader, Quality, RunSpec
 
@@ -26,6 +26,7 @@ def configure(parser: Parser) -> None:
         help="workload to measure (steelyard workloads lists them), or your own function: ./my.py:build",
     )  # fmt: skip
     _add_job(parser)
+    _add_tuning(parser)
     _add_data(parser)
     _add_budget(parser)
     repeats = parser.add_argument_group("repeats")
@@ -58,13 +59,38 @@ def _add_job(parser: Parser) -> None:
     add_setting(job, RunSpec, "parallel", "how several ranks train")
     add_setting(job, RunSpec, "backend", "collectives library, such as nccl or gloo", default="the device family's own")
     add_setting(job, RunSpec, "threads", "CPU threads per rank", default="set by PyTorch, or an equal share")
+    add_setting(job, RunSpec, "kv_cache", "keys and values of earlier tokens in generation")
+    add_switch(job, "graphs", "record the decode of a token once and replay it (CUDA graphs); needs --kv-cache static")
+    add_switch(job, "autocast", "inference and generation: keep fp32 weights and cast them in every step")
     add_switch(job, "channels_last", "use the channels-last memory layout")
     add_switch(job, "deterministic", "use only algorithms that give the same bits every time")
-    add_switch(job, "numa", "bind each rank to the CPUs next to its device")
     job.add_argument(
         "--set", action="append", default=[], type=assignment, metavar="KEY=VALUE", dest="assignments",
         help="any other setting, such as sim.step_time_s=0.02 (steelyard explain run-spec lists them); may be repeated",
     )  # fmt: skip
+
+
+def _add_tuning(parser: Parser) -> None:
+    tuning = parser.add_argument_group("tuning")
+    add_setting(
+        tuning,
+        RunSpec,
+        "preset",
+        "plain: torch's defaults; tuned: settings for speed; sets the next three unless they are given",
+    )
+    add_choice(
+        tuning, "cudnn_benchmark", "let cuDNN time its algorithms and choose the fastest (default: of the preset)"
+    )
+    add_setting(tuning, RunSpec, "optimizer_kernel", "implementation of the optimizer", default="of the preset")
+    add_choice(
+        tuning, "gradient_as_bucket_view", "keep gradients in the buckets that DDP sends (default: of the preset)"
+    )
+    add_setting(tuning, RunSpec, "attention", "kernel of scaled_dot_product_attention")
+    add_choice(
+        tuning,
+        "numa",
+        "bind each rank to the CPUs near its device (default: on accelerators, where the CPUs are known)",
+    )
 
 
 def _add_data(parser: Parser) -> None:
@@ -82,7 +108,7 @@ def _add_data(parser: Parser) -> None:
         f"{','.join(map(str, LOAD_WORKERS))})",
     )  # fmt: skip
     add_setting(data, Loader, "prefetch", "batches each loader process keeps ready")
-    add_switch(data, "pin_memory", "use pinned host memory")
+    add_choice(data, "pin_memory", "use pinned host memory (default: on accelerators)")
 
 
 def _add_budget(parser: Parser) -> None:

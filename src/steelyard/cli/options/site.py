@@ -16,6 +16,7 @@ def configure(parser: Parser) -> None:
     show.add_argument("site", metavar="SITE", help="name or file; steelyard site list shows the names")
     check = add_action(actions, "check", "check a site for problems before anything is submitted")
     check.add_argument("site", metavar="SITE[:POOL]", help="name or file; without POOL all pools are checked")
+    check.add_argument("--offline", action="store_true", help="check only the file: this is not a machine of the site")
     for inner in (lists, new, show, check):
         add_common(inner, results=inner is check, inner=True)
     add_common(parser, results=False)

@@ -15,8 +15,8 @@ from steelyard.cli.parser import Parser, did_you_mean
 
 # What a run can end with, but for completed.
 STATUSES = (
-    "not_converged", "out_of_memory", "time_limit", "hung", "failed", "killed", "node_failure", "preempted", "refused",
-    "cancelled",
+    "not_converged", "out_of_memory", "time_limit", "hung", "failed", "killed", "node_failure", "preempted", "lost",
+    "refused", "cancelled",
 )  # fmt: skip
 
 
@@ -46,6 +46,15 @@ def add_running(parser: Parser) -> None:
         "--again", type=statuses, metavar="STATUS",
         help=f"rerun runs that ended with this status: {', '.join(STATUSES)}; several with commas. The old results "
         "move to RESULTS/superseded",
+    )  # fmt: skip
+    add_shared(parser)
+
+
+def add_shared(parser: Parser) -> None:
+    """Add the option that accepts campaigns of ours in folders of others."""
+    parser.add_argument(
+        "--shared", action="store_true",
+        help="also act on your campaigns in folders to which others can write; they may change what is collected",
     )  # fmt: skip
 
 

@@ -82,6 +82,8 @@ def ask(command: Sequence[str], *, limit_s: float = ASK_LIMIT_S) -> CommandOutpu
 def torch_in(place: Place, reference: str, architecture: str | None, *, here: bool) -> Torch:
     """Query torch in the image with the probe; InputError if it is built for other devices."""
     runtime = place.site.container.runtime
+    if runtime in ("shifter", "pyxis"):
+        return Torch(None, "torch not checked")
     if architecture != platform.machine():
         return Torch(None, "torch not checked: the image is for another architecture than this machine")
     if not here:
@@ -121,14 +123,14 @@ def _probe_command(place: Place, reference: str) -> list[str]:
     # Mounts may hold torch itself or a library it needs; those that exist only on the nodes are left out.
     mounts = [(mount.source, mount.target or mount.source) for mount in container.mounts if Path(mount.source).exists()]
     mounts.append((str(package), target))
-    if container.runtime == "apptainer":
-        start = ["apptainer", "exec", "--cleanenv", "--no-eval", "--no-home"]
+    if container.family == "apptainer":
+        start = [container.runtime, "exec", "--cleanenv", "--no-eval", "--no-home"]
         start += [f"--bind={source}:{inside}:ro" for source, inside in mounts]
         return [*start, *variables, *options, reference, *command]
     start = [container.runtime, "run", "--rm", "--pull=never", "--network=none", "--read-only"]
     start += ["--tmpfs=/tmp:rw,mode=1777", "--security-opt=label=disable"]
     start += [f"--mount=type=bind,source={source},target={inside},readonly" for source, inside in mounts]
-    if container.runtime == "podman":
+    if container.family == "podman":
         start.append(f"--timeout={round(PROBE_LIMIT_S) + 10}")
     rooted = ["--rootfs", f"{reference}:O"] if reference.startswith("/") else [reference]
     return [*start, *variables, *options, *rooted, *command]

@@ -112,6 +112,8 @@ def _require_name(place: Place) -> str | None:
 
 def _see(place: Place, name: str) -> _SeenImage:
     runtime = place.site.container.runtime
+    if runtime in ("shifter", "pyxis"):
+        return _SeenImage(name, None, why=f"images of {runtime} cannot be inspected from here")
     transport, _, rest = name.partition(":")
     if runtime != "none":
         if transport in ("oci", "oci-archive") and rest.startswith("/"):
@@ -122,7 +124,7 @@ def _see(place: Place, name: str) -> _SeenImage:
             return _see_layout(place, name, Path(rest), None)
         if name.startswith("/"):
             return _see_path(place, name)
-        if runtime == "apptainer" and "://" not in name:
+        if place.site.container.family == "apptainer" and "://" not in name:
             raise InputError(
                 f"the image {name!r} is not an absolute path",
                 next_step="give the full path, or a name with docker:// before it",
@@ -131,7 +133,7 @@ def _see(place: Place, name: str) -> _SeenImage:
 
 
 def _see_path(place: Place, name: str) -> _SeenImage:
-    path, runtime = Path(name), place.site.container.runtime
+    path, runtime = Path(name), place.site.container.family
     try:
         if path.is_file() and is_sif(path):
             if runtime != "apptainer":
@@ -198,7 +200,7 @@ def _see_layout(place: Place, name: str, path: Path, tag: str | None) -> _SeenIm
     except OSError as error:
         raise InputError(f"the image {path} cannot be read: {error.strerror}") from None
     transport = "oci" if path.is_dir() else "oci-archive"
-    if runtime == "podman" and transport == "oci" and not _PODMAN_NAME.fullmatch(str(path)):
+    if place.site.container.family == "podman" and transport == "oci" and not _PODMAN_NAME.fullmatch(str(path)):
         raise InputError(
             f"Podman cannot derive an image name from the folder {path}",
             next_step="use a folder with lower-case letters and digits, and single . _ - between them, or an archive",
@@ -214,7 +216,7 @@ def _unfit(name: str, runtime: str, what: str, valid: str) -> InputError:
 
 def _see_name(place: Place, name: str) -> _SeenImage:
     """Inspect an image by name: first with the local Podman or Docker, then in the registry."""
-    runtime, wanted = place.site.container.runtime, place.pool.architecture
+    runtime, wanted = place.site.container.family, place.pool.architecture
     bare = name.removeprefix("docker://")
     if runtime == "apptainer" and bare == name:
         return _SeenImage(name, None, why=f"{name.partition(':')[0]} images cannot be inspected from here")
@@ -291,7 +293,7 @@ def _refuse_other_architecture(place: Place, name: str, seen: _SeenImage) -> Non
     field = f"pools.{place.pool_name}.image" if place.pool.image else f"container.images.{wanted}"
     problem = Problem(field, f"{name} is for {seen.architecture}", f"an image for {wanted}")
     where = f"{place.site.name}:{place.pool_name}"
-    if place.site.container.runtime == "apptainer":
+    if place.site.container.family == "apptainer":
         step = f"use an image for {wanted}; on a node of {where}: apptainer build {wanted}.sif DEFINITION"
     else:
         tool = "docker" if place.site.container.runtime == "docker" else "podman"

@@ -99,7 +99,8 @@ def open_layout(path: Path) -> Iterator[Documents | None]:
     try:
         documents = TarLayout(path, archive)
         yield documents if documents.read("oci-layout") is not None else None
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        # The last two: a header states a size that no file has.
         raise InputError(f"{path} is damaged: {error}", next_step="copy it or build it again") from None
     finally:
         archive.close()

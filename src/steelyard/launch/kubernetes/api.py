@@ -30,10 +30,12 @@ FORBIDDEN, NOT_FOUND, CONFLICT, GONE = 403, 404, 409, 410
 class ApiError(SteelyardError):
     """An error status from the API."""
 
-    def __init__(self, status: int, said: str, what: str) -> None:
+    def __init__(self, status: int, said: str, what: str, goes_on: str = "") -> None:
         super().__init__(f"Kubernetes refused {what}: {said} ({status})")
         self.status = status
         self.said = said
+        self.goes_on = goes_on
+        """Of a list whose continuation has expired: a token with which it goes on."""
 
 
 class Api:
@@ -52,7 +54,14 @@ class Api:
         """Yield all items, in pages of bounded size."""
         token = ""
         for _ in range(MAX_PAGES):
-            page = self.get(path, {**query, "limit": PAGE, **({"continue": token} if token else {})})
+            try:
+                page = self.get(path, {**query, "limit": PAGE, **({"continue": token} if token else {})})
+            except ApiError as error:
+                # The snapshot is gone. The new token goes on after the last item, in a newer one.
+                if error.status != GONE or not error.goes_on or error.goes_on == token:
+                    raise
+                token = error.goes_on
+                continue
             items = page.get("items")
             yield from (item for item in (items if isinstance(items, list) else []) if isinstance(item, dict))
             token = (page.get("metadata") or {}).get("continue") or ""
@@ -70,9 +79,11 @@ class Api:
             return False
         return True
 
-    def ask(self, path: str, body: Object) -> Object:
-        """Query something by creating an object, such as an access review."""
-        return _read_json(self._ask("POST", path, None, body))
+    def ask(self, path: str, body: Object, query: Mapping[str, object] | None = None) -> tuple[Object, str]:
+        """Query something by creating an object that is not stored; return the answer and the API's warnings."""
+        answer = self._ask("POST", path, query, body)
+        warnings = printable("; ".join(answer.headers.getlist("Warning")))[:1500]
+        return _read_json(answer), warnings
 
     def delete(self, path: str, query: Mapping[str, object] | None = None, body: Object | None = None) -> bool:
         """Delete an object; False if it does not exist, or has changed since the version in `body`."""
@@ -85,19 +96,30 @@ class Api:
             return False
         return True
 
-    def stream(self, path: str, query: Mapping[str, object], limit_bytes: int) -> Iterator[bytes]:
+    def stream(
+        self, path: str, query: Mapping[str, object], limit_bytes: int, read_s: float = READ_S
+    ) -> Iterator[bytes]:
         """Yield the bytes of an answer as they arrive, up to a limit."""
-        answer = self._ask("GET", path, query)
+        answer = self._ask("GET", path, query, read_s=read_s)
         left = limit_bytes
         try:
-            while left > 0 and (chunk := _read(answer, min(CHUNK_BYTES, left))):
+            for chunk in _read_parts(answer):
+                yield chunk[:left]
                 left -= len(chunk)
-                yield chunk
+                if left <= 0:
+                    return
         finally:
             # Unread data makes the connection useless for others.
             answer.close()
 
-    def _ask(self, method: str, path: str, query: Mapping[str, object] | None, body: Object | None = None) -> Any:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None,
+        body: Object | None = None,
+        read_s: float = READ_S,
+    ) -> Any:
         import urllib3
 
         url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
@@ -112,7 +134,7 @@ class Api:
                 url,
                 headers=headers,
                 body=None if body is None else json.dumps(body).encode(),
-                timeout=urllib3.Timeout(connect=CONNECT_S, read=READ_S),
+                timeout=urllib3.Timeout(connect=CONNECT_S, read=read_s),
                 retries=False,
                 redirect=False,
                 preload_content=False,
@@ -125,11 +147,13 @@ class Api:
         if answer.status >= 300:
             text = _read_whole(answer, MAX_ERROR_BYTES).decode("utf-8", "replace")
             try:
-                said = json.loads(text).get("message")
-            except (ValueError, AttributeError):
-                said = None
+                told = json.loads(text)
+                said, goes_on = told.get("message"), (told.get("metadata") or {}).get("continue")
+            except (ValueError, AttributeError, RecursionError):
+                said, goes_on = None, None
             said = printable(str(said or text or answer.reason))[:1500]
-            raise ApiError(answer.status, said, f"{method} {path.rpartition('/namespaces/')[2] or path}")
+            what = f"{method} {path.rpartition('/namespaces/')[2] or path}"
+            raise ApiError(answer.status, said, what, goes_on if isinstance(goes_on, str) else "")
         return answer
 
 
@@ -168,6 +192,16 @@ def _read(answer: Any, size: int) -> bytes:
     except urllib3.exceptions.HTTPError as error:
         raise SteelyardError(f"the answer of Kubernetes was interrupted: {error}"[:1000]) from None
     return data
+
+
+def _read_parts(answer: Any) -> Iterator[bytes]:
+    """Yield what has arrived, without waiting for more: the log of a running pod comes line by line."""
+    import urllib3
+
+    try:
+        yield from answer.stream(CHUNK_BYTES)
+    except urllib3.exceptions.HTTPError as error:
+        raise SteelyardError(f"the answer of Kubernetes was interrupted: {error}"[:1000]) from None
 
 
 def _read_whole(answer: Any, limit_bytes: int) -> bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from steelyard.contracts.observe import Scheduled, StatusCode
 from steelyard.errors import printable
 from steelyard.launch.campaign import TaskState
+from steelyard.launch.collect import OOM_KILLED
 from steelyard.launch.kubernetes.manifests import CONTAINER, JOB_LABEL, TASK_LABEL
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ Object = dict[str, Any]
 
 SAID_CHARACTERS: Final = 1500
 SHOWN_NODES: Final = 1000
+MAX_EXIT: Final = 2**31
 
 # How long a pod may wait for each reason before it is given up. Images: a registry may be down for some minutes, a
 # wrong name stays wrong. No room: a day in the queue is usual, and an autoscaler takes time.
@@ -38,12 +40,24 @@ PATIENCE_S: Final = {
     "RunContainerError": 300,
     "Unschedulable": 86_400,
     "FailedCreate": 3_600,
+    # A full quota is a queue: it has room again when others have ended.
+    "ExceededQuota": 86_400,
 }
+QUOTA_FULL: Final = "exceeded quota"
+"""In the message of a quota that has no room now; one that needs a limit says `failed quota`."""
+TERMINATING_S: Final = 120
+"""How long after its deadline a pod that was told to end may still be shown before its node counts as lost."""
+OVERDUE_S: Final = 900
+"""How long a pod may outlive its own deadline, which its node enforces, before the node counts as lost."""
+SIDECAR_S: Final = 60
+"""How long a Job may take to end after our container has ended, before its other containers are what it waits for."""
 # Waiting does not help against these.
 _WRONG_PLATFORM = re.compile(
     r"no match for platform|no matching manifest|exec format error|does not match the (detected|specified) platform",
     re.IGNORECASE,
 )
+UNKNOWN: Final = "ContainerStatusUnknown"
+DELETED: Final = "the pod was deleted, by somebody or by a service of the platform"
 NOT_MET: Final = 71  # worker/pod.py: not all pods of the task started in time
 JOB_WITHOUT_PODS_S: Final = 60
 
@@ -71,13 +85,16 @@ _BY_EVENT: Final[dict[str, tuple[StatusCode, str]]] = {
     "Preempted": ("preempted", "the pod was preempted by a pod of higher priority"),
     "Evicted": ("preempted", "the pod was evicted from its node"),
     "TaintManagerEviction": ("node_failure", "the node stopped responding, or was tainted"),
-    "NodeNotReady": ("node_failure", "the node stopped responding"),
     "DeadlineExceeded": ("time_limit", "the deadline was reached"),
 }
+# After an interruption of the API healthy pods have NodeNotReady, and pods that were spared have this.
+_SPARED: Final = "Cancelling deletion"
 # Of several pods, the most specific cause counts.
-_TELLING: Final = ("out_of_memory", "refused", "preempted", "node_failure", "time_limit", "killed", "failed")
-# Events that every healthy pod has.
-ORDINARY_EVENTS: Final = ("Pulled", "Pulling", "Created", "Started", "Scheduled", "SuccessfulCreate", "Completed")
+_TELLING: Final = (
+    "out_of_memory", "refused", "preempted", "node_failure", "time_limit", "cancelled", "killed", "failed", "lost",
+)  # fmt: skip
+# Events that every healthy pod has. Started and Completed are needed of Jobs that are gone.
+ORDINARY_EVENTS: Final = ("Pulled", "Pulling", "Created", "Scheduled", "SuccessfulCreate")
 
 
 @dataclass(frozen=True)
@@ -98,6 +115,12 @@ class Seen:
     pods: Sequence[Object] = ()
     events: Sequence[Object] = ()
     """Only if they were requested."""
+    begun: bool = False
+    """Whether an earlier look saw its container started."""
+    queue: str = ""
+    """Why its queue has not admitted it, as the queue reports it."""
+    gone: bool = False
+    """Whether it was submitted and its Job is no longer there."""
 
 
 def text(value: Any, length: int = SAID_CHARACTERS) -> str:
@@ -105,9 +128,21 @@ def text(value: Any, length: int = SAID_CHARACTERS) -> str:
     return printable(value)[:length] if isinstance(value, str) else ""
 
 
+def inside(thing: Object, name: str) -> Object:
+    """Return an object inside another; an empty one if it is missing or not an object."""
+    found = thing.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def list_inside(thing: Object, name: str) -> list[Object]:
+    """Return the objects of a list inside another object."""
+    found = thing.get(name)
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
 def place_of(thing: Object) -> tuple[int, int] | None:
     """Return the job and task number of an object, from its labels."""
-    labels = (thing.get("metadata") or {}).get("labels") or {}
+    labels = inside(inside(thing, "metadata"), "labels")
     try:
         return int(labels[JOB_LABEL]), int(labels[TASK_LABEL])
     except (KeyError, ValueError, TypeError):
@@ -116,9 +151,9 @@ def place_of(thing: Object) -> tuple[int, int] | None:
 
 def index_of(pod: Object) -> int | None:
     """Return the index of a pod in its task."""
-    metadata = pod.get("metadata") or {}
+    metadata = inside(pod, "metadata")
     for kind in ("labels", "annotations"):
-        found = (metadata.get(kind) or {}).get("batch.kubernetes.io/job-completion-index")
+        found = inside(metadata, kind).get("batch.kubernetes.io/job-completion-index")
         if isinstance(found, str) and re.fullmatch(r"[0-9]{1,6}", found):
             return int(found)
     return None
@@ -126,15 +161,16 @@ def index_of(pod: Object) -> int | None:
 
 def name_of(thing: Object) -> str:
     """Return the name of an object."""
-    return text((thing.get("metadata") or {}).get("name"), 253)
+    return text(inside(thing, "metadata").get("name"), 253)
 
 
 def unix_s(value: Any) -> float | None:
     """Convert a time of the API to Unix seconds."""
     try:
-        return dt.datetime.fromisoformat(value).timestamp()
-    except (TypeError, ValueError):
+        moment_s = dt.datetime.fromisoformat(value).timestamp()
+    except (TypeError, ValueError, OverflowError):
         return None
+    return moment_s if moment_s >= 0 else None
 
 
 # -- pods --------------------------------------------------------------------------------------------------------
@@ -142,20 +178,20 @@ def unix_s(value: Any) -> float | None:
 
 def ended(pod: Object) -> Verdict | None:
     """Return why a pod failed; None if it did not, or not yet."""
-    status = pod.get("status") or {}
+    status = inside(pod, "status")
     disruption = _find_condition(status, "DisruptionTarget")
-    gone = (pod.get("metadata") or {}).get("deletionTimestamp") is not None
+    gone = inside(pod, "metadata").get("deletionTimestamp") is not None
     if status.get("phase") != "Failed" and not (gone and disruption):
         return None
-    verdict = _judge_container(status) or _judge_pod(status, disruption)
-    told = {"pod": name_of(pod), "node": text((pod.get("spec") or {}).get("nodeName"), 253)}
+    verdict = _judge_container(status) or _judge_pod(status, disruption, gone=gone)
+    told = {"pod": name_of(pod), "node": text(inside(pod, "spec").get("nodeName"), 253)}
     return replace(verdict, evidence={**{name: word for name, word in told.items() if word}, **verdict.evidence})
 
 
 def _judge_container(status: Object) -> Verdict | None:
     """Judge the end of the container, if that is more specific than the end of the pod."""
-    end = _state(status).get("terminated") or {}
-    reason, code, printed = text(end.get("reason"), 100), end.get("exitCode"), end.get("message")
+    end = inside(_state(status), "terminated")
+    reason, code, printed = text(end.get("reason"), 100), _exit_code(end), end.get("message")
     # The end of the container's output, without the lines that carry results.
     lines = [
         line.strip()
@@ -163,15 +199,17 @@ def _judge_container(status: Object) -> Verdict | None:
         if line.strip() and not line.startswith("#steelyard ")
     ]
     message = text(" | ".join(lines)[-SAID_CHARACTERS:])
-    evidence: dict[str, float | int | str] = {"exit_code": code} if isinstance(code, int) else {}
+    evidence: dict[str, float | int | str] = {} if code is None else {"exit_code": code}
     if message:
         evidence["message"] = message
-    if reason == "OOMKilled":
+    if reason == OOM_KILLED:
         return Verdict(reason, "out_of_memory", "the container exceeded its memory limit and was killed", evidence)
     if _WRONG_PLATFORM.search(message):
         return Verdict("exec format error", "refused", "the image is for another architecture", evidence)
-    if status.get("reason") in _BY_POD_REASON or _find_condition(status, "DisruptionTarget"):
+    if text(status.get("reason")) in _BY_POD_REASON or _find_condition(status, "DisruptionTarget"):
         return None
+    if reason == UNKNOWN:
+        return Verdict(reason, "node_failure", "the node does not know how the container ended", evidence)
     if reason in ("StartError", "ContainerCannotRun"):
         return Verdict(reason, "refused", f"the container could not be started: {message}"[:SAID_CHARACTERS], evidence)
     if code == NOT_MET:
@@ -179,16 +217,22 @@ def _judge_container(status: Object) -> Verdict | None:
         return Verdict("NotMet", "refused", why, evidence)
     if code in (137, 143):
         return Verdict(reason or "Error", "killed", f"the container was ended by signal {code - 128}", evidence)
-    if isinstance(code, int) and code != 0:
+    if code:
         return Verdict(reason or "Error", "failed", f"the container ended with exit code {code}", evidence)
     return None
 
 
-def _judge_pod(status: Object, disruption: Object | None) -> Verdict:
+def _exit_code(end: Object) -> int | None:
+    code = end.get("exitCode")
+    return code if type(code) is int and abs(code) <= MAX_EXIT else None
+
+
+def _judge_pod(status: Object, disruption: Object | None, *, gone: bool) -> Verdict:
     reason, message = text(status.get("reason"), 100), text(status.get("message"))
     evidence: dict[str, float | int | str] = {"message": message} if message else {}
-    if reason == "DeadlineExceeded" and (waits := _read_waiting(status)):
+    if reason == "DeadlineExceeded" and _state(status) and not has_started(status):
         # The deadline passed before anything of ours could start.
+        waits = _read_waiting(status) or Verdict("DeadlineExceeded", None, "it was not ready before the deadline")
         why = f"the container never started: {waits.reason}"
         return Verdict(waits.state, "refused", why, {**evidence, **waits.evidence})
     if reason == "Evicted" and re.search(r'EmptyDir volume "shm" exceeds', message):
@@ -202,20 +246,27 @@ def _judge_pod(status: Object, disruption: Object | None) -> Verdict:
         cause, why = _BY_DISRUPTION.get(kind, ("preempted", "the platform removed the pod"))
         said = text(disruption.get("message"))
         return Verdict(kind, cause, why, {**evidence, **({"disruption": said} if said else {})})
+    if gone:
+        return Verdict("Deleted", "cancelled", DELETED, evidence)
     return Verdict(reason or "Failed", "failed", f"the pod failed: {message or 'no reason given'}", evidence)
+
+
+def has_started(status: Object) -> bool:
+    """Return whether our container has been started, as far as the pod tells."""
+    state = _state(status)
+    return bool((inside(state, "running") or inside(state, "terminated")).get("startedAt"))
 
 
 def _state(status: Object) -> Object:
     """Return the state of our container; the platform may have added others."""
-    containers = status.get("containerStatuses") or [{}]
+    containers = list_inside(status, "containerStatuses") or [{}]
     ours = [entry for entry in containers if entry.get("name") == CONTAINER] or containers
-    state: Object = ours[0].get("state") or {}
-    return state
+    return inside(ours[0], "state")
 
 
 def _read_waiting(status: Object) -> Verdict | None:
     """Return what a pod waits for if that may never happen."""
-    state = _state(status).get("waiting") or {}
+    state = inside(_state(status), "waiting")
     reason, message = text(state.get("reason"), 100), text(state.get("message"))
     evidence: dict[str, float | int | str] = {"message": message} if message else {}
     if reason in PATIENCE_S:
@@ -228,83 +279,193 @@ def _read_waiting(status: Object) -> Verdict | None:
 
 
 def _find_condition(status: Object, kind: str, value: str = "True") -> Object | None:
-    for entry in status.get("conditions") or []:
-        if entry.get("type") == kind and entry.get("status") == value:
-            found: Object = entry
-            return found
-    return None
+    conditions = list_inside(status, "conditions")
+    return next((entry for entry in conditions if entry.get("type") == kind and entry.get("status") == value), None)
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------
 
 
 def is_stuck(seen: Seen, now_s: float) -> bool:
-    """Return whether events are needed: the task may wait for ever, or it failed and its pods are gone."""
+    """Return whether events are needed: the task may wait for ever, or its pods do not tell how they ended."""
     if seen.job is None:
-        return False
-    if _find_condition(seen.job.get("status") or {}, "Failed"):
-        return not any(map(ended, seen.pods))
-    if _is_suspended(seen.job) or _find_condition(seen.job.get("status") or {}, "Complete"):
+        return seen.gone
+    status = inside(seen.job, "status")
+    if _find_condition(status, "Failed") or _find_condition(status, "FailureTarget"):
+        return not any(_ended_knowingly(pod) for pod in seen.pods)
+    if is_suspended(seen) or _find_condition(status, "Complete"):
         return False
     if not seen.pods:
-        return now_s - (_created_s(seen.job) or now_s) > JOB_WITHOUT_PODS_S
-    return any(_read_waiting(pod.get("status") or {}) for pod in seen.pods)
+        return now_s - (created_s(seen.job) or now_s) > JOB_WITHOUT_PODS_S
+    return any(_read_waiting(inside(pod, "status")) for pod in seen.pods)
+
+
+def _ended_knowingly(pod: Object) -> bool:
+    status = inside(pod, "status")
+    end = inside(_state(status), "terminated")
+    return ended(pod) is not None and (end.get("reason") != UNKNOWN or has_started(status))
 
 
 def state_of(seen: Seen, now_s: float) -> tuple[TaskState, Verdict | None]:
     """Return the state of a task and, if it waits for something that will not happen, the reason to give it up."""
     if seen.job is None:
         return TaskState("queued", why="its Job does not exist yet"), None
-    status = seen.job.get("status") or {}
+    status, began = inside(seen.job, "status"), _began(seen)
     if _find_condition(status, "Complete"):
-        return TaskState("ended", _describe_end(seen, Verdict("Complete", None, ""))), None
+        return TaskState("ended", _describe_end(seen, _judge_complete(seen)), began=True), None
     if failed := _find_condition(status, "Failed"):
-        return TaskState("ended", _describe_end(seen, _explain_failure(seen, failed))), None
-    if _is_suspended(seen.job):
-        return TaskState("queued", why="suspended: not yet admitted by its queue"), None
+        why = _explain_failure(seen, failed)
+        began = False if why.cause == "refused" and not began else began
+        return TaskState("ended", _describe_end(seen, why), began=began), None
+    if (verdict := _judge_unfinished(seen, now_s)) is not None:
+        return TaskState("ended", _describe_end(seen, verdict), began=True), None
+    if is_suspended(seen):
+        return TaskState("queued", why=seen.queue or "suspended: not yet admitted by its queue", began=began), None
     waits = _judge_stuck(seen, now_s)
     if waits is not None and _is_hopeless(seen, waits, now_s):
-        return TaskState("ended", _describe_end(seen, waits)), waits
-    if any((pod.get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed") for pod in seen.pods):
-        return TaskState("running", why=waits.reason if waits else ""), None
-    return TaskState("queued", why=waits.reason if waits else "its pods are starting"), None
+        return TaskState("ended", _describe_end(seen, waits), began=bool(began)), waits
+    if target := _find_condition(status, "FailureTarget"):
+        told = f"its pods are being ended: {text(target.get('message')) or text(target.get('reason'))}"
+        return TaskState("running", why=told, began=began), None
+    if any(inside(pod, "status").get("phase") in ("Running", "Succeeded", "Failed") for pod in seen.pods):
+        return TaskState("running", why=waits.reason if waits else "", began=began), None
+    return TaskState("queued", why=waits.reason if waits else "its pods are starting", began=began), None
 
 
-def _is_suspended(job: Object) -> bool:
-    return (job.get("spec") or {}).get("suspend") is True
+def _began(seen: Seen) -> bool | None:
+    """Return whether a container of the task was started; None: not known, as pods may be gone."""
+    status = inside(seen.job or {}, "status")
+    if seen.begun or any(has_started(inside(pod, "status")) for pod in seen.pods):
+        return True
+    if any(status.get(count) for count in ("succeeded", "ready")):
+        return True
+    if (
+        seen.pods
+        and not status.get("failed")
+        and all(inside(pod, "status").get("phase") == "Pending" for pod in seen.pods)
+    ):
+        return False
+    counted = any(status.get(count) for count in ("failed", "active", "terminating"))
+    return None if counted or _find_condition(status, "Failed") else False
 
 
-def _created_s(thing: Object) -> float | None:
-    return unix_s((thing.get("metadata") or {}).get("creationTimestamp"))
+def _judge_complete(seen: Seen) -> Verdict:
+    """Under the first version of control groups a container can complete although one of its processes was killed."""
+    for pod in seen.pods:
+        end = inside(_state(inside(pod, "status")), "terminated")
+        if end.get("reason") == OOM_KILLED:
+            return Verdict(OOM_KILLED, "out_of_memory", "a process of the container exceeded its memory limit", {})
+    return Verdict("Complete", None, "")
+
+
+def _judge_unfinished(seen: Seen, now_s: float) -> Verdict | None:
+    """Return how a task has ended whose Job does not say so: its node is dead, or another container goes on."""
+    wanted = inside(seen.job or {}, "spec").get("completions")
+    if len({index_of(pod) for pod in seen.pods}) < (wanted if isinstance(wanted, int) else 1):
+        return None
+    over = ("Succeeded", "Failed")
+    still = [pod for pod in seen.pods if inside(pod, "status").get("phase") not in over]
+    verdicts = [_judge_open_pod(pod, now_s) for pod in still]
+    found = [verdict for verdict in verdicts if verdict is not None]
+    # Of pods that have all ended the Job will tell.
+    if not found or len(found) < len(verdicts):
+        return None
+    found += [verdict for pod in seen.pods if pod not in still and (verdict := ended(pod)) is not None]
+    return min(found, key=lambda verdict: _TELLING.index(verdict.cause or "lost"))
+
+
+def _judge_open_pod(pod: Object, now_s: float) -> Verdict | None:
+    status, metadata = inside(pod, "status"), inside(pod, "metadata")
+    told: dict[str, float | int | str] = {"pod": name_of(pod), "node": text(inside(pod, "spec").get("nodeName"), 253)}
+    # The platform sets this time to when the pod must be gone.
+    deleted_s = unix_s(metadata.get("deletionTimestamp"))
+    if deleted_s is not None and now_s - deleted_s > TERMINATING_S and has_started(status):
+        why = "the pod was told to end, and its node has not confirmed it"
+        return ended(pod) or Verdict("Terminating", "node_failure", why, told)
+    limit_s, began_s = inside(pod, "spec").get("activeDeadlineSeconds"), unix_s(status.get("startTime"))
+    if isinstance(limit_s, int) and began_s is not None and now_s - began_s > limit_s + OVERDUE_S:
+        return Verdict("Overdue", "node_failure", "the node has not ended the pod at its deadline", told)
+    end = inside(_state(status), "terminated")
+    end_s = unix_s(end.get("finishedAt"))
+    others = [entry for entry in list_inside(status, "containerStatuses") if entry.get("name") != CONTAINER]
+    running = [text(entry.get("name"), 63) for entry in others if inside(inside(entry, "state"), "running")]
+    if running and end_s is not None and now_s - end_s > SIDECAR_S:
+        return _judge_container(status) or Verdict("Completed", None, "", {"still_running": ", ".join(running)})
+    return None
+
+
+def is_suspended(seen: Seen) -> bool:
+    """Return whether the Job of a task waits for a queue."""
+    return inside(seen.job or {}, "spec").get("suspend") is True
+
+
+def as_job(jobset: Object) -> Object:
+    """Return a JobSet in the form of a Job: its conditions have other names (jobset.x-k8s.io/v1alpha2)."""
+    names = {"Completed": "Complete", "Failed": "Failed", "Suspended": "Suspended"}
+    conditions = [
+        {**entry, "type": names[str(entry.get("type"))]}
+        for entry in list_inside(inside(jobset, "status"), "conditions")
+        if entry.get("type") in names
+    ]
+    spec = {"suspend": inside(jobset, "spec").get("suspend")}
+    return {"metadata": inside(jobset, "metadata"), "spec": spec, "status": {"conditions": conditions}}
+
+
+def queue_messages(workloads: Iterable[Object]) -> dict[str, str]:
+    """Return why Kueue has not admitted Jobs, by their names: from the conditions of its Workloads (v1beta1)."""
+    found: dict[str, str] = {}
+    for workload in workloads:
+        status = inside(workload, "status")
+        evicted, reserved = _find_condition(status, "Evicted"), _find_condition(status, "QuotaReserved", "False")
+        told = evicted or reserved
+        if told is None:
+            continue
+        start = "evicted by its queue" if evicted else "not yet admitted by its queue"
+        message = text(told.get("message")) or text(told.get("reason"))
+        for owner in list_inside(inside(workload, "metadata"), "ownerReferences"):
+            found[text(owner.get("name"), 253)] = f"{start}: {message}" if message else start
+    return found
+
+
+def waits_for(pod: Object) -> str:
+    """Return what a pod waits for; empty if that is not known."""
+    waits = _read_waiting(inside(pod, "status"))
+    return waits.reason if waits is not None else ""
+
+
+def created_s(thing: Object) -> float | None:
+    """Return when an object was created."""
+    return unix_s(inside(thing, "metadata").get("creationTimestamp"))
 
 
 def _judge_stuck(seen: Seen, now_s: float) -> Verdict | None:
     for pod in seen.pods:
-        if (waits := _read_waiting(pod.get("status") or {})) is not None:
+        if (waits := _read_waiting(inside(pod, "status"))) is not None:
             told = {"pod": name_of(pod), **waits.evidence}
             if event := _find_event(seen.events, ("Failed", "FailedScheduling", "InspectFailed"), name_of(pod)):
                 told["event"] = event
             return replace(waits, evidence=told)
-    old = now_s - (_created_s(seen.job or {}) or now_s) > JOB_WITHOUT_PODS_S
+    old = now_s - (created_s(seen.job or {}) or now_s) > JOB_WITHOUT_PODS_S
     if not seen.pods and old and (event := _find_event(seen.events, ("FailedCreate",), name_of(seen.job or {}))):
-        return Verdict("FailedCreate", "refused", f"its pods cannot be created: {event}", {"event": event})
+        state = "ExceededQuota" if QUOTA_FULL in event else "FailedCreate"
+        return Verdict(state, "refused", f"its pods cannot be created: {event}", {"event": event})
     return None
 
 
 def _is_hopeless(seen: Seen, waits: Verdict, now_s: float) -> bool:
-    if any((pod.get("status") or {}).get("phase") == "Running" for pod in seen.pods):
+    if any(inside(pod, "status").get("phase") == "Running" for pod in seen.pods):
         # Running pods end by themselves, and the task with them: their results must not be lost.
         return False
     if _WRONG_PLATFORM.search(" ".join(map(str, waits.evidence.values()))):
         return True
-    since = [_created_s(thing) for thing in (seen.pods or [seen.job or {}])]
+    since = [created_s(thing) for thing in (seen.pods or [seen.job or {}])]
     waited_s = now_s - min([moment for moment in since if moment is not None], default=now_s)
     return waited_s >= PATIENCE_S[waits.state]
 
 
 def _explain_failure(seen: Seen, failed: Object) -> Verdict:
     """Return the most specific verdict of the pods; without one, that of the events or the Job."""
-    verdicts = [verdict for pod in seen.pods if (verdict := ended(pod)) is not None]
+    verdicts = [_with_events(seen, pod, verdict) for pod in seen.pods if (verdict := ended(pod)) is not None]
     if verdicts:
         return min(verdicts, key=lambda verdict: _TELLING.index(verdict.cause or "failed"))
     reason, message = text(failed.get("reason"), 100), text(failed.get("message"))
@@ -314,17 +475,40 @@ def _explain_failure(seen: Seen, failed: Object) -> Verdict:
     for kind, (cause, why) in _BY_EVENT.items():
         if event := _find_event(seen.events, (kind,), name_of(seen.job or {})):
             return Verdict(kind, cause, why, {**evidence, "event": event})
+    if event := _find_event(seen.events, ("Killing",), name_of(seen.job or {})):
+        return Verdict("Deleted", "cancelled", DELETED, {**evidence, "event": event})
     why = "its pod was removed for an unknown reason: most often its node was lost, or it was deleted"
     return Verdict(reason or "Failed", "node_failure", why, evidence)
+
+
+def _with_events(seen: Seen, pod: Object, verdict: Verdict) -> Verdict:
+    """Return why a container never started, which the platform forgets at the deadline and only events tell."""
+    if verdict.cause != "refused" or has_started(inside(pod, "status")):
+        return verdict
+    event = _find_event(seen.events, ("Failed", "FailedMount", "FailedScheduling", "InspectFailed"), name_of(pod))
+    if not event or "event" in verdict.evidence:
+        return verdict
+    why = f"the container never started: {event}"[:SAID_CHARACTERS]
+    return replace(verdict, reason=why, evidence={**verdict.evidence, "event": event})
+
+
+def judge_gone(seen: Seen, name: str) -> tuple[Verdict, bool | None]:
+    """Return what is known about a task whose Job no longer exists, and whether it began."""
+    why = "its Job no longer exists: it was deleted by somebody or by the platform"
+    if event := _find_event(seen.events, ("Completed",), name):
+        return Verdict("Deleted", None, f"{why} after it had completed", {"event": event}), True
+    if event := _find_event(seen.events, ("Started",), name):
+        return Verdict("Deleted", "cancelled", why, {"event": event}), True
+    return Verdict("Deleted", "cancelled", why), seen.begun or None
 
 
 def _find_event(events: Iterable[Object], reasons: Sequence[str], start: str) -> str:
     """Return the message of the newest of these events about an object or the pods named after it."""
     found = [("", "")]
     for event in events:
-        name = (event.get("involvedObject") or {}).get("name")
+        name = inside(event, "involvedObject").get("name")
         is_of = isinstance(name, str) and (name == start or name.startswith(f"{start}-"))
-        if is_of and event.get("reason") in reasons:
+        if is_of and event.get("reason") in reasons and not text(event.get("message")).startswith(_SPARED):
             found.append((text(event.get("lastTimestamp") or event.get("eventTime"), 40), text(event.get("message"))))
     return max(found)[1]
 
@@ -335,7 +519,7 @@ def _describe_end(seen: Seen, verdict: Verdict) -> Scheduled:
     starts = [start for start, _ in times if start is not None]
     ends = [end for _, end in times if end is not None]
     job = seen.job or {}
-    nodes = sorted({text((pod.get("spec") or {}).get("nodeName"), 253) for pod in seen.pods} - {""})
+    nodes = sorted({text(inside(pod, "spec").get("nodeName"), 253) for pod in seen.pods} - {""})
     image, digest = _find_image(seen.pods)
     return Scheduled(
         scheduler="kubernetes",
@@ -345,7 +529,7 @@ def _describe_end(seen: Seen, verdict: Verdict) -> Scheduled:
         reason=verdict.reason[:SAID_CHARACTERS],
         evidence=verdict.evidence or None,
         nodes=tuple(nodes[:SHOWN_NODES]),
-        queued_at=_iso(_created_s(job)),
+        queued_at=_iso(created_s(job)),
         started_at=_iso(min(starts, default=None)),
         elapsed_s=max(0.0, max(ends) - min(starts)) if starts and ends else None,
         image=image,
@@ -354,8 +538,8 @@ def _describe_end(seen: Seen, verdict: Verdict) -> Scheduled:
 
 
 def _read_times(pod: Object) -> tuple[float | None, float | None]:
-    state = _state(pod.get("status") or {})
-    ran = state.get("terminated") or state.get("running") or {}
+    state = _state(inside(pod, "status"))
+    ran = inside(state, "terminated") or inside(state, "running")
     return unix_s(ran.get("startedAt")), unix_s(ran.get("finishedAt"))
 
 
@@ -371,8 +555,8 @@ def _iso(moment_s: float | None) -> str | None:
 def _find_image(pods: Iterable[Object]) -> tuple[str | None, str | None]:
     """Return name and digest of the image that ran, as the container runtime reports them."""
     for pod in pods:
-        for container in (pod.get("status") or {}).get("containerStatuses") or []:
-            found = re.search(r"sha256:[0-9a-f]{64}", container.get("imageID") or "")
+        for container in list_inside(inside(pod, "status"), "containerStatuses"):
+            found = re.search(r"sha256:[0-9a-f]{64}", text(container.get("imageID"), 1000))
             if found:
                 return text(container.get("image"), 1000) or None, found.group()
     return None, None

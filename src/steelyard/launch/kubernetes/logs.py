@@ -1,4 +1,4 @@
-"""Read results from the logs of pods, checked line by line, into the campaign's folder.
+"""Read results from the lines that pods print or store, checked line by line, into the campaign's folder.
 
 A log comes from a machine that we do not control, through others that may truncate it. Whatever it contains, nothing
 is written outside the runs of its task, sizes are limited, and missing files are reported.
@@ -10,22 +10,22 @@ import base64
 import binascii
 import hashlib
 import json
-import os
 import re
+import secrets
 import shutil
-import tempfile
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from steelyard import nofollow
 from steelyard.contracts import observe
 from steelyard.errors import printable
 from steelyard.launch.scripts.task import read_done
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from steelyard.launch.campaign import Campaign, JobArray
 
@@ -48,14 +48,20 @@ _OURS = (observe.SPEC_FILE, observe.LAUNCH_FILE, observe.RESERVE_FILE, TRANSPORT
 _NUMBER = r"(\d{1,12})"
 _TIME = r"(\d{1,12}\.\d{1,9})"
 _WORDS: Final = {
+    "pod": re.compile(rf"([0-9a-f]{{1,32}}) {_NUMBER}"),
     "begin": re.compile(rf"{_NUMBER} (\S{{1,80}}) {_TIME}"),
     "file": re.compile(rf"{_NUMBER} {_NUMBER} (\S{{1,100}}) {_NUMBER} {_NUMBER} {_NUMBER} ([0-9a-f]{{64}})"),
     "data": re.compile(rf"{_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER} ([0-9a-f]{{8}}) ([A-Za-z0-9+/=]+)"),
     "lost": re.compile(rf"{_NUMBER} (\S{{1,100}}) {_NUMBER}"),
-    "end": re.compile(rf"{_NUMBER} (\S{{1,80}}) (\d{{1,3}}) {_TIME} {_TIME}"),
+    "kept": re.compile(_NUMBER),
+    "end": re.compile(rf"{_NUMBER} (\S{{1,80}}) (\d{{1,3}}) {_TIME} {_TIME} (\d{{1,9}})"),
     "stop": re.compile(r"(limit|gone)"),
-    "all": re.compile(_NUMBER),
+    "all": re.compile(rf"{_NUMBER} {_NUMBER}"),
 }
+
+
+_PARCEL = re.compile(rf"pod [0-9a-f]{{1,32}} {_NUMBER}")
+_READ = re.compile(rf"read {_NUMBER}")
 
 
 class _BadLineError(Exception):
@@ -68,8 +74,10 @@ class Arrived:
 
     begun: str | None = None
     """The time of the start, as the pod wrote it."""
-    end: tuple[int, str, str] | None = None
-    """Exit code, begin, end."""
+    end: tuple[int, str, str, int] | None = None
+    """Exit code, begin, end, processes killed at the memory limit."""
+    kept: bool = False
+    """Whether the pod has stored the files outside its log."""
     files: dict[str, Path] = field(default_factory=dict)
     """Complete and checked files."""
     lost: dict[str, int] = field(default_factory=dict)
@@ -84,16 +92,34 @@ class Arrived:
 
 @dataclass
 class PodLog:
-    """The content of one pod's log."""
+    """What one pod printed, or stored of one run."""
 
     index: int
     node: str
+    attempt: str = ""
+    """The same for pods that ran together; empty: the beginning is missing."""
     runs: dict[int, Arrived] = field(default_factory=dict)
     stopped: str | None = None
     whole: bool = False
-    """Whether the log has its closing line."""
+    """Whether it has its closing line and all lines before it."""
+    closed: bool = False
+    """Whether it was read after its end."""
+    lines: int = 0
+    """How many of our lines were read."""
+    stored: bool = False
+    """Whether it is of one run, from outside the log."""
     other: bytes = b""
     """The end of all other output."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing that the pod printed is missing. A container that ended before our first line has none."""
+        if self.stored:
+            return False
+        return self.whole or (self.closed and (bool(self.attempt) or not self.lines))
+
+
+_Part = tuple[PodLog, Arrived]
 
 
 class _Incoming:
@@ -148,13 +174,21 @@ class LogReader:
         self._files = 0
         self._open: dict[tuple[int, int], _Incoming] = {}
 
-    def read(self, chunks: Iterable[bytes]) -> PodLog:
-        """Read the whole log. Files that are incomplete at its end have not arrived."""
-        for line in bounded_lines(chunks):
-            if line.startswith(MARK):
-                self._take(line[len(MARK) :].decode("ascii", "replace"))
-            else:
-                self.pod.other = (self.pod.other + line + b"\n")[-OTHER_BYTES:]
+    def read(self, lines: Iterable[bytes]) -> PodLog:
+        """Read all lines."""
+        for line in lines:
+            self.take(line)
+        return self.finish()
+
+    def take(self, line: bytes) -> None:
+        """Read one line."""
+        if line.startswith(MARK):
+            self._take(line[len(MARK) :].decode("ascii", "replace"))
+        else:
+            self.pod.other = (self.pod.other + line + b"\n")[-OTHER_BYTES:]
+
+    def finish(self) -> PodLog:
+        """Return what was read. Files that are incomplete have not arrived."""
         for (index, _), incoming in self._open.items():
             self._of(index).complain(f"{incoming.name} is incomplete")
             incoming.drop()
@@ -167,10 +201,13 @@ class LogReader:
         # Other output that begins like ours, or a truncated line: it is missed where it is needed.
         if found is None:
             return
-        if word == "stop":
+        self.pod.lines += 1
+        if word == "pod":
+            self.pod.attempt = found[1]
+        elif word == "stop":
             self.pod.stopped = found[1]
         elif word == "all":
-            self.pod.whole = True
+            self.pod.whole = int(found[2]) == self.pod.lines - 1
         elif word == "data":
             self._take_data(*found.groups())
         elif int(found[1]) < len(self._runs):
@@ -179,6 +216,8 @@ class LogReader:
     def _take_of_run(self, word: str, index: int, values: Sequence[str]) -> None:
         if word == "file":
             self._take_file(index, *values)
+        elif word == "kept":
+            self._of(index).kept = True
         elif word == "lost":
             name, size = values
             if _NAME.fullmatch(name) and len(self._of(index).lost) < MAX_PROBLEMS:
@@ -189,7 +228,7 @@ class LogReader:
         elif word == "begin":
             self._of(index).begun = values[1]
         elif (code := int(values[1])) <= 255:
-            self._of(index).end = code, values[2], values[3]
+            self._of(index).end = code, values[2], values[3], int(values[4])
 
     def _of(self, index: int) -> Arrived:
         return self.pod.runs.setdefault(index, Arrived())
@@ -248,38 +287,98 @@ def bounded_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
             rest, too_long = b"", True
 
 
+def read_parcels(lines: Iterable[bytes], make: Callable[[int], LogReader]) -> tuple[list[PodLog], int | None]:
+    """Read what pods have stored: files of single runs that follow each other, each from its first line `pod`.
+
+    `make`: a reader for the pod with this index. Also return how many files there are, if the last line says it.
+    """
+    found: list[PodLog] = []
+    reader: LogReader | None = None
+    count: int | None = None
+    for line in lines:
+        text = line[len(MARK) :].decode("ascii", "replace") if line.startswith(MARK) else ""
+        if head := _PARCEL.fullmatch(text):
+            found += [reader.finish()] if reader is not None else []
+            reader = make(int(head[1]))
+        elif end := _READ.fullmatch(text):
+            count = int(end[1])
+        if reader is not None:
+            reader.take(line)
+    found += [reader.finish()] if reader is not None else []
+    # Half of a file is as good as none: its pod may still be writing, or the rest may follow.
+    return [pod for pod in found if pod.whole], count
+
+
 # -- into the campaign -------------------------------------------------------------------------------------------
 
 
-def lay_down(campaign: Campaign, job: JobArray, task: int, pods: Sequence[PodLog]) -> None:
-    """Write what has arrived of a task into the folders of its runs that are not collected yet."""
-    if not pods:
-        return
-    pods = sorted(pods, key=lambda pod: pod.index)
-    # Logs may be removed or truncated before the next poll: keep what is known.
+def lay_down(campaign: Campaign, job: JobArray, task: int, pods: Sequence[PodLog]) -> bool:
+    """Write what has arrived of a task into the folders of its runs that are not collected yet.
+
+    The platform may start pods a second time. A run comes from one attempt as a whole: the first that finished it.
+    Return whether something that the pods printed or stored may be missing.
+    """
+    # Files that may be removed or truncated before the next poll: keep what is known.
     lines = {
-        done.run_id: f"{done.run_id} {done.exit_code} {done.began_unix_s:.3f} {done.ended_unix_s:.3f}\n"
+        done.run_id: f"{done.run_id} {done.exit_code} {done.began_unix_s:.3f} {done.ended_unix_s:.3f}"
+        f" {done.oom_kills}\n"
         for done in read_done(campaign.done_file(job, task))
     }
+    pods = sorted(pods, key=lambda pod: pod.index)
     for index, run_id in enumerate(job.tasks[task]):
-        parts = [(pod, pod.runs[index]) for pod in pods if index in pod.runs]
+        parts = _choose_attempt([(pod, pod.runs[index]) for pod in pods if index in pod.runs])
         raw = campaign.raw(run_id)
         if parts:
             # Another collector may have finished the run.
             with suppress(FileNotFoundError):
                 _lay_run(raw, parts)
-        elif job.kind != "search" and any(pod.stopped == "limit" for pod in pods) and raw.is_dir():
+        elif job.kind != "search" and any(pod.stopped == "limit" for pod in pods) and nofollow.is_folder(raw):
             _say(raw, "time_limit", "the task reached its time limit before this run could start", {})
-        if ends := [part.end for _, part in parts if part.end is not None]:
+        ends = [part.end for _, part in parts if part.end is not None]
+        if len(ends) == job.shape.nodes:
             code = next((end[0] for end in ends if end[0]), 0)
             began, ended = min((end[1] for end in ends), key=float), max((end[2] for end in ends), key=float)
-            lines.setdefault(run_id, f"{run_id} {code} {began} {ended}\n")
-    printed = [_HEAD_OF_POD.format(pod=pod).encode("utf-8", "replace") + pod.other for pod in pods if pod.other]
-    _write_whole(campaign.output_file(job, task), b"".join(printed))
-    _write_whole(campaign.done_file(job, task), "".join(lines.values()).encode())
+            lines.setdefault(run_id, f"{run_id} {code} {began} {ended} {sum(end[3] for end in ends)}\n")
+    if pods:
+        printed = [_HEAD_OF_POD.format(pod=pod).encode("utf-8", "replace") + pod.other for pod in pods if pod.other]
+        _write_whole(campaign.output_file(job, task), b"".join(printed))
+        _write_whole(campaign.done_file(job, task), "".join(lines.values()).encode())
+    return not lines.keys() >= set(job.tasks[task]) and not _is_complete(pods, job.shape.nodes)
 
 
-def _lay_run(raw: Path, parts: Sequence[tuple[PodLog, Arrived]]) -> None:
+def _is_complete(pods: Sequence[PodLog], nodes: int) -> bool:
+    """Return whether all lines of all pods of one attempt are here; of pods that printed nothing, of any."""
+    silent = {pod.index for pod in pods if pod.complete and not pod.attempt}
+    attempts = {pod.attempt for pod in pods}
+    return any(
+        len({pod.index for pod in pods if pod.attempt == attempt and pod.complete} | silent) >= nodes
+        for attempt in attempts
+    )
+
+
+def _choose_attempt(parts: Sequence[_Part]) -> list[_Part]:
+    """Return the parts of the first attempt that finished a run on all nodes; else of the one that came furthest."""
+    attempts: dict[str, dict[int, _Part]] = {}
+    for pod, part in parts:
+        there = attempts.setdefault(pod.attempt, {})
+        # What a pod stored outside its log has the files; its log has none.
+        if pod.index not in there or len(part.files) > len(there[pod.index][1].files):
+            there[pod.index] = pod, part
+
+    def finished(found: dict[int, _Part]) -> tuple[int, float]:
+        # Of a run that was stored outside the log, the log has the end but no files.
+        here = [part for _, part in found.values() if not part.problems and (part.files or not part.kept)]
+        ends = [part.end for part in here if part.end is not None]
+        return len(ends), -min((float(end[1]) for end in ends), default=0.0)
+
+    best = max(attempts.values(), key=finished, default={})
+    for _, part in best.values():
+        if part.kept and not part.files:
+            part.complain("the files that it stored outside its log were not found")
+    return [best[index] for index in sorted(best)]
+
+
+def _lay_run(raw: Path, parts: Sequence[_Part]) -> None:
     logs: list[tuple[PodLog, Path]] = []
     problems = [f"pod {pod.index}: {problem}" for pod, part in parts for problem in part.problems]
     lost = {name: size for _, part in parts for name, size in part.lost.items()}
@@ -290,17 +389,17 @@ def _lay_run(raw: Path, parts: Sequence[tuple[PodLog, Arrived]]) -> None:
                 logs.append((pod, path))
             elif name == observe.LEASE_FILE or name not in taken:
                 taken.add(name)
-                path.replace(raw / name)
+                nofollow.move(path, raw / name)
             else:
                 problems.append(f"pod {pod.index}: {name} came from another pod, too")
     _join_logs(raw / observe.WORKER_LOG, logs)
-    if not (raw / observe.LEASE_FILE).exists():
+    if not nofollow.is_file(raw / observe.LEASE_FILE):
         _write_whole(raw / observe.LEASE_FILE, f"{parts[0][0].node}\n".encode())
     _say_missing(raw, problems, lost, ended=all(part.end is not None for _, part in parts))
 
 
 def _say_missing(raw: Path, problems: list[str], lost: dict[str, int], *, ended: bool) -> None:
-    """Record a failure if observations are missing; a missing worker log does no harm."""
+    """Record that observations are missing; a missing worker log does no harm."""
     lost = {name: size for name, size in lost.items() if name != observe.WORKER_LOG}
     if not problems and not lost:
         return
@@ -308,11 +407,12 @@ def _say_missing(raw: Path, problems: list[str], lost: dict[str, int], *, ended:
     evidence |= {f"problem_{number}": problem for number, problem in enumerate(problems[:MAX_PROBLEMS])}
     if not ended:
         evidence["follows"] = "the end of the pod"
-    reason = "some of the measured data is missing from the pod's log"
     if lost:
         named = ", ".join(list(lost)[:5])
         reason = f"{named}: left out for lack of room in the pod's log; raise limits.log_mib, or measure less"
-    _say(raw, "failed", reason, evidence)
+        _say(raw, "failed", reason, evidence)
+    else:
+        _say(raw, "lost", "results lost: some of the measured data did not arrive from the pod", evidence)
 
 
 def _say(raw: Path, code: observe.StatusCode, reason: str, evidence: dict[str, Any]) -> None:
@@ -326,7 +426,7 @@ def _join_logs(target: Path, logs: Sequence[tuple[PodLog, Path]]) -> None:
         return
     (first, log), *others = logs
     if not others and first.index == 0:
-        log.replace(target)
+        nofollow.move(log, target)
         return
     with (log.parent / "joined").open("wb") as joined:
         for pod, path in [*reversed(others), (first, log)]:
@@ -336,16 +436,15 @@ def _join_logs(target: Path, logs: Sequence[tuple[PodLog, Path]]) -> None:
                     file.seek(max(0, path.stat().st_size - LOG_OF_OTHERS_BYTES))
                 shutil.copyfileobj(file, joined)
             joined.write(b"\n")
-    (log.parent / "joined").replace(target)
+    nofollow.move(log.parent / "joined", target)
 
 
 def _write_whole(path: Path, data: bytes) -> None:
     """Replace a file atomically: two collectors may do the same."""
-    handle, beside = tempfile.mkstemp(prefix=".", dir=path.parent)
+    beside = path.with_name(f".{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with nofollow.open_file(beside, "x") as file:
             file.write(data)
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+        nofollow.move(beside, path)
+    finally:
+        nofollow.remove(beside)

@@ -17,13 +17,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.errors import InputError, Problem
+from steelyard.inputs.validate import read_inside
+from steelyard.launch.campaign import Image, JobArray, Plan, RunShape
+from steelyard.launch.kubernetes.store import LONGEST_S
+from steelyard.launch.price import price
+from steelyard.launch.staging import MAX_SOURCE_BYTES, files_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from steelyard.inputs.site import Mount, Pool
-    from steelyard.launch.campaign import JobArray, Plan
+    from steelyard.inputs.site import Mount, Place, Pool
 
 Object = dict[str, Any]
 
@@ -34,7 +38,21 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 JOBSET_GROUP, JOBSET_VERSION = "jobset.x-k8s.io", "v1alpha2"
 SET_MEMBER: Final = "w"
 CONTAINER: Final = "worker"
-CODE, TASK, RESULTS = "/steelyard/code", "/steelyard/task", "/steelyard/results"
+CODE, TASK, RESULTS, KEPT = "/steelyard/code", "/steelyard/task", "/steelyard/results", "/steelyard/kept"
+ADDRESSES_FILE: Final = "addresses.json"
+# Fields that [cluster.pod] may not set: the task depends on them.
+OWN_FIELDS: Final = {
+    "metadata": {"name", "generateName", "namespace", "ownerReferences", "finalizers"},
+    "spec": {
+        "containers",
+        "restartPolicy",
+        "activeDeadlineSeconds",
+        "subdomain",
+        "hostname",
+        "terminationGracePeriodSeconds",
+    },
+    "container": {"name", "image", "command", "args", "workingDir", "terminationMessagePolicy"},
+}
 # The API accepts 1 MiB; the rest is for names and labels.
 MAX_CONFIG_BYTES: Final = 1_000_000
 MEETING_S: Final = 900
@@ -42,6 +60,9 @@ MEETING_S: Final = 900
 PULL_S: Final = 900
 """Allowance for pulling the image, which counts towards the deadline of a pod."""
 GRACE_S: Final = 60
+READER_S: Final = 600
+SMALL_MIB: Final = 2048
+"""Memory for each process of a simulated run."""
 _CAMPAIGN = re.compile(r"[a-z0-9]{1,20}")
 # A fixed date: the same code gives the same archive.
 _ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)
@@ -76,13 +97,12 @@ def pack_code(worker: Path) -> Code:
     """Pack the worker folder of a campaign into one archive."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for path in sorted(worker.rglob("*")):
-            if path.is_file() and path.suffix in (".py", ".json"):
-                entry = zipfile.ZipInfo(path.relative_to(worker).as_posix(), _ZIP_DATE)
-                entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-                archive.writestr(entry, path.read_bytes())
+        for path in files_below(worker):
+            entry = zipfile.ZipInfo(path.relative_to(worker).as_posix(), _ZIP_DATE)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(entry, read_inside(path, MAX_SOURCE_BYTES))
     entry_file = worker / "steelyard" / "worker" / "pod.py"
-    return Code(packed.getvalue(), entry_file.read_text(encoding="utf-8"))
+    return Code(packed.getvalue(), read_inside(entry_file, MAX_SOURCE_BYTES).decode())
 
 
 # -- names -------------------------------------------------------------------------------------------------------
@@ -136,7 +156,7 @@ def task_objects(plan: Plan, job: JobArray, task: int, content: Content, *, jobs
     first = f"{name}-{SET_MEMBER}-0-0" if as_set else f"{name}-0"
     host = plan.site.meeting_host or f"{first}.{name}"
     yield _make_task_map(plan, job, task, content, host if several else None)
-    pods = {"metadata": {"labels": _labels(plan, job, task)}, "spec": _make_pod(plan, job, task)}
+    pods = make_pod(plan, job, task)
     if several and not as_set:
         # Pod names resolve below the name of the Service.
         pods["spec"]["subdomain"] = name
@@ -171,10 +191,22 @@ def _refuse(plan: Plan, job: JobArray) -> None:
     if job.kind == "search" and job.shape.nodes > 1:
         valid = "ranks on one node: the other pods cannot learn the next batch"
         problems.append(Problem("search", f"over {job.shape.nodes} pods", valid))
+    if job.shape.program:
+        valid = "a site with Slurm, or this machine"
+        problems.append(Problem("program", "its files are not in the pods", valid))
     memory_mib = pool.memory_per_node_mib
     if memory_mib is not None and pool.shm_mib >= memory_mib:
         valid = f"less than memory_per_node_mib = {memory_mib}, which includes it"
         problems.append(Problem("shm_mib", str(pool.shm_mib), valid))
+    longest_s = job.task_limit_s + PULL_S + MEETING_S
+    if plan.site.cluster.results == "s3" and longest_s > LONGEST_S:
+        valid = f"tasks of at most {LONGEST_S - PULL_S - MEETING_S} s, or other results than s3"
+        problems.append(Problem("results", f"an address expires before a task of {job.task_limit_s} s ends", valid))
+    for part, names in plan.site.cluster.pod.items():
+        problems += [
+            Problem(f"cluster.pod.{part}.{name}", "set by steelyard", "other fields of Kubernetes")
+            for name in sorted(OWN_FIELDS[part] & names.keys())
+        ]
     if problems:
         raise InputError("the platform cannot run this", problems=(*problems,), next_step="steelyard site check SITE")
 
@@ -240,6 +272,8 @@ def _make_task_map(plan: Plan, job: JobArray, task: int, content: Content, host:
         "task_limit_s": job.task_limit_s,
         "meeting_s": MEETING_S,
         "log_bytes": plan.site.limits.log_mib << 20,
+        "results": plan.site.cluster.results,
+        "folder": folder_of(plan, job, task),
         "master": host,
         "worker_sha256": content.code.sha256,
     }
@@ -267,8 +301,97 @@ def _refuse_large(size_bytes: int, what: str, next_step: str) -> None:
 # -- pods --------------------------------------------------------------------------------------------------------
 
 
-def _make_pod(plan: Plan, job: JobArray, task: int) -> Object:
-    pool, cluster, name = plan.place.pool, plan.site.cluster, task_name(plan, job, task)
+def make_pod(plan: Plan, job: JobArray, task: int) -> Object:
+    """Return the pod of a task: ours, and what the site adds to it."""
+    added = plan.site.cluster.pod
+    spec = merge(_make_spec(plan, job, task), added.get("spec", {}))
+    spec["containers"] = [merge(_make_container(plan, job, task_name(plan, job, task)), added.get("container", {}))]
+    return {"metadata": merge(added.get("metadata", {}), {"labels": _labels(plan, job, task)}), "spec": spec}
+
+
+def merge(ours: Mapping[str, Any], added: Mapping[str, Any]) -> Object:
+    """Return both objects as one: objects are merged, lists joined, other values replaced by what is added."""
+    merged = dict(ours)
+    for name, value in added.items():
+        there = merged.get(name)
+        if isinstance(there, dict) and isinstance(value, dict):
+            merged[name] = merge(there, value)
+        elif isinstance(there, list) and isinstance(value, list | tuple):
+            merged[name] = [*there, *value]
+        else:
+            merged[name] = value
+    return merged
+
+
+def sample_pod(place: Place) -> Object:
+    """Return the pod of a run on one whole node, which a platform can check without starting it."""
+    pool, image = place.pool, place.image or ""
+    devices = pool.devices_per_node
+    shape = RunShape(
+        nodes=1, processes_per_node=devices, devices_per_node=devices if pool.resource else 0, threads=None,
+        run_limit_s=3600,
+    )  # fmt: skip
+    job = JobArray(number=0, name="check", kind="runs", shape=shape, task_limit_s=3600, tasks=(("check",),))
+    plan = Plan(
+        study="check", campaign="check", created_at="", made_by="", site=place.site, pool=place.pool_name,
+        image=Image(name=image, reference=image, architecture=None, digest=None), worker_sha256="0" * 64,
+        python=place.site.python or "python3", jobs=(job,), price=price(place, [job]),
+    )  # fmt: skip
+    _refuse(plan, job)
+    pod = make_pod(plan, job, 0)
+    pod["metadata"]["name"] = f"{prefix(plan)}-dry-run"
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def reader_pod(plan: Plan, job: JobArray, task: int) -> Object:
+    """Return the short pod that prints what a task has stored on the claim."""
+    name = f"{task_name(plan, job, task)}-read"
+    added = plan.site.cluster.pod
+    small = {"cpu": "100m", "memory": "256Mi"}
+    container = {
+        key: value for key, value in _make_container(plan, job, name).items() if key not in ("env", "workingDir")
+    }
+    container |= {
+        "command": [
+            literal(word) for word in (plan.python, f"{CODE}/pod.py", "--read", f"{KEPT}/{folder_of(plan, job, task)}")
+        ],
+        "resources": {"requests": small, "limits": small},
+        "volumeMounts": [mount for mount in container["volumeMounts"] if mount["name"] in ("code", "kept")],
+    }
+    whole = _make_spec(plan, job, task)
+    spec: Object = {key: whole[key] for key in ("restartPolicy", "automountServiceAccountToken", "enableServiceLinks")}
+    spec |= {
+        "activeDeadlineSeconds": READER_S,
+        "volumes": [volume for volume in whole["volumes"] if volume["name"] in ("code", "kept")],
+    }
+    spec = merge(spec, added.get("spec", {}))
+    own = {key: value for key, value in added.get("container", {}).items() if key == "securityContext"}
+    spec["containers"] = [merge(container, own)]
+    # Without the labels of the task: it is not one of its pods.
+    metadata = merge(added.get("metadata", {}), {"name": name, "labels": _campaign_labels(plan)})
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def address_secret(plan: Plan, job: JobArray, task: int, addresses: Sequence[Sequence[str]]) -> Object:
+    """Return the Secret with the addresses to which the pods of a task may write: a list of runs for each pod."""
+    text = json.dumps(addresses)
+    _refuse_large(len(text), f"the addresses of task {task}", "use fewer runs per task: raise limits.max_submitted")
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(plan, job, task),
+        "immutable": True,
+        "stringData": {ADDRESSES_FILE: text},
+    }
+
+
+def folder_of(plan: Plan, job: JobArray, task: int) -> str:
+    """Return the folder of a task in the object store or on the claim."""
+    return f"{plan.campaign}/{job.number:03d}-{task}"
+
+
+def _make_spec(plan: Plan, job: JobArray, task: int) -> Object:
+    pool, name = plan.place.pool, task_name(plan, job, task)
     spec: Object = {
         "restartPolicy": "Never",
         # Of the pod, not of the Job: the deadline of a Job includes the time in the queue, and removes the logs with
@@ -278,12 +401,12 @@ def _make_pod(plan: Plan, job: JobArray, task: int) -> Object:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "nodeSelector": {**pool.node_selector, "kubernetes.io/arch": ARCHITECTURES[pool.architecture]},
-        "containers": [_make_container(plan, job, name)],
         "volumes": [
             {"name": "code", "configMap": {"name": f"{prefix(plan)}-worker"}},
             {"name": "task", "configMap": {"name": name}},
             {"name": "results", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{pool.shm_mib}Mi"}},
+            *_make_kept_volume(plan, name),
             *(_make_volume(number, mount) for number, mount in enumerate(plan.site.container.mounts)),
         ],
     }
@@ -293,17 +416,6 @@ def _make_pod(plan: Plan, job: JobArray, task: int) -> Object:
             for each in pool.tolerations
         ]
         spec["tolerations"] = [{name: value for name, value in each.items() if value is not None} for each in given]
-    if cluster.service_account is not None:
-        spec["serviceAccountName"] = cluster.service_account
-    if cluster.pull_secret is not None:
-        spec["imagePullSecrets"] = [{"name": cluster.pull_secret}]
-    if cluster.run_as is not None:
-        # All that the security standard `restricted` requires of a pod; the rest is set on the container.
-        spec["securityContext"] = {
-            "runAsNonRoot": True,
-            "runAsUser": cluster.run_as,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }
     if job.shape.nodes > 1:
         # Several pods on one node would be recorded as several nodes.
         apart = {"labelSelector": {"matchLabels": _labels(plan, job, task)}, "topologyKey": "kubernetes.io/hostname"}
@@ -318,6 +430,9 @@ def _make_container(plan: Plan, job: JobArray, name: str) -> Object:
         {"name": "results", "mountPath": RESULTS},
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 -- the volume itself is mounted there
     ]
+    kept = plan.site.cluster.results != "logs"
+    if kept:
+        mounts.append({"name": "kept", "mountPath": KEPT, "readOnly": plan.site.cluster.results == "s3"})
     for number, mount in enumerate(plan.site.container.mounts):
         entry: Object = {"name": f"mount-{number}", "mountPath": mount.target or mount.source}
         if mount.claim is not None and (within := mount.source.strip("/")):
@@ -329,7 +444,7 @@ def _make_container(plan: Plan, job: JobArray, name: str) -> Object:
         "name": CONTAINER,
         "image": plan.image.reference if plan.image is not None else "",
         "imagePullPolicy": "IfNotPresent",
-        "command": [literal(word) for word in (plan.python, f"{CODE}/pod.py", CODE, TASK, RESULTS)],
+        "command": [literal(word) for word in (plan.python, f"{CODE}/pod.py", CODE, TASK, RESULTS, *[KEPT] * kept)],
         "workingDir": RESULTS,
         "env": [
             *({"name": key, "value": literal(value)} for key, value in environment.items()),
@@ -337,7 +452,7 @@ def _make_container(plan: Plan, job: JobArray, name: str) -> Object:
             # The name of the allocation in the record of a run.
             {"name": "STEELYARD_ALLOCATION", "value": name},
         ],
-        # Equal requests and limits: a pod gets exactly what it requests.
+        # Equal requests and limits: a pod gets exactly what it requests, unless the site wants it otherwise.
         "resources": {"requests": resources, "limits": dict(resources)},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         # If the entry script cannot start, the end of the log shows why.
@@ -358,6 +473,11 @@ def _make_resources(pool: Pool, job: JobArray) -> dict[str, str]:
     cpus = _share(pool, job, pool.cpus_per_node)
     whole_mib = pool.memory_per_node_mib
     memory_mib = _share(pool, job, whole_mib)
+    processes = job.shape.processes_per_node
+    if pool.resource is not None and not job.shape.devices_per_node and not pool.exclusive:
+        # A simulated run needs no share of a node with devices.
+        cpus = cpus and min(cpus, processes)
+        memory_mib = memory_mib and min(memory_mib, SMALL_MIB * processes)
     if cpus is not None:
         found["cpu"] = str(cpus)
     if memory_mib is not None and whole_mib is not None:
@@ -367,6 +487,15 @@ def _make_resources(pool: Pool, job: JobArray) -> dict[str, str]:
     if pool.resource is not None and devices:
         found[pool.resource] = str(devices)
     return found
+
+
+def _make_kept_volume(plan: Plan, name: str) -> list[Object]:
+    cluster = plan.site.cluster
+    if cluster.results == "s3":
+        return [{"name": "kept", "secret": {"secretName": name}}]
+    if cluster.results == "claim":
+        return [{"name": "kept", "persistentVolumeClaim": {"claimName": cluster.claim}}]
+    return []
 
 
 def _make_volume(number: int, mount: Mount) -> Object:

@@ -1,34 +1,37 @@
 """The scheduler Kubernetes: create, poll, fetch and delete the objects of jobs.
 
-Only objects in the job's manifest.json are created. Only two facts are kept here that the platform does not know:
-which tasks were submitted and which were given up.
+Only objects that the plan gives are created, those of the job's manifest.json. Only two facts are kept here that the
+platform does not know: which tasks were submitted and which were given up.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-import shutil
-import tempfile
+import secrets
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from steelyard import nofollow
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import SPEC_FILE, Scheduled
 from steelyard.errors import InputError, SteelyardError, printable
-from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_json, read_bounded
+from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_json, read_bounded, read_inside
 from steelyard.launch.campaign import MANIFEST_FILE, TaskState
 from steelyard.launch.kubernetes import events, manifests
 from steelyard.launch.kubernetes.api import FORBIDDEN, NOT_FOUND, Api, ApiError
-from steelyard.launch.kubernetes.check import platform_checks
-from steelyard.launch.kubernetes.logs import LogReader, PodLog, lay_down
+from steelyard.launch.kubernetes.check import KUEUE_GROUP, KUEUE_VERSION, may_use_jobsets, platform_checks
+from steelyard.launch.kubernetes.copies import Copy, Followers, copies_of, copy_name, tasks_with_copies
+from steelyard.launch.kubernetes.logs import UNPACKED_FACTOR, LogReader, PodLog, bounded_lines, lay_down, read_parcels
+from steelyard.launch.kubernetes.store import LONGEST_S, MAX_OBJECT_BYTES, key_from_environment, presign, read_object
 from steelyard.launch.scripts.bash import line as shell_line
-from steelyard.results.store import write_json
+from steelyard.results.store import replace_text, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from steelyard.doctor.node import Check
     from steelyard.inputs.site import Place
@@ -41,7 +44,8 @@ SENT_FILE: Final = "sent"
 """Numbers of the tasks that were created: one that is deleted later is not created again."""
 SERVER_FILE: Final = "server"
 """The API that got them: if the current context is another, they are not gone."""
-MAX_MANIFEST_BYTES: Final = 1 << 29
+MAX_SENT_BYTES: Final = 1 << 24
+MAX_DIGITS: Final = 10
 MAX_SOURCE_BYTES: Final = 200_000
 LOG_SLACK_BYTES: Final = 1 << 20
 MAX_EVENTS: Final = 20_000
@@ -50,12 +54,22 @@ PASSING: Final = (401, 408, 429)
 """Statuses with which the API refuses something that it may accept later."""
 SERVER_FAULT: Final = 500
 LOG_PATIENCE_S: Final = 900
-"""How long after the end of a pod its node may fail to return the log before the log counts as lost."""
+"""How long after the first failed look the log of an ended pod may be unreadable before it counts as lost."""
+LOG_READ_S, FOLLOW_READ_S = 15.0, 300.0
+"""How long a node may be silent while its log is read once, or followed."""
+READER_WAIT_S, READER_LOOK_S = 120.0, 0.5
+"""How long the pod that reads a claim may take to start."""
+COPY_S: Final = 60.0
+"""How long one look may read logs of running pods."""
+HELD_FILE: Final = "held-back"
+"""Why the platform has no room yet for the tasks that are not created: its message."""
 _PATHS: Final = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "JobSet": f"/apis/{manifests.JOBSET_GROUP}/{manifests.JOBSET_VERSION}/namespaces/{{}}/jobsets",
     "Service": "/api/v1/namespaces/{}/services",
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "Secret": "/api/v1/namespaces/{}/secrets",
+    "Workload": f"/apis/{KUEUE_GROUP}/{KUEUE_VERSION}/namespaces/{{}}/workloads",
     "Pod": "/api/v1/namespaces/{}/pods",
     "Event": "/api/v1/namespaces/{}/events",
 }
@@ -69,6 +83,8 @@ class Kubernetes:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._apis: dict[str | None, Api] = {}
+        self._followers = Followers()
+        self._looks = 0
 
     def _api(self, place: Place) -> Api:
         context = place.site.cluster.context
@@ -86,11 +102,14 @@ class Kubernetes:
         """Check the platform for problems before anything is queued."""
         yield from platform_checks(lambda: self._api(place), place)
 
+    def most_queued(self, place: Place) -> None:
+        """Return that it is not known: a queue admits jobs after they were created."""
+
     def render(self, campaign: Campaign, job: JobArray) -> dict[str, str]:
         """Return the manifest, and a script that creates its objects."""
         plan = campaign.plan
         specs: dict[str, Object] = {
-            run_id: json.loads(read_bounded(campaign.raw(run_id) / SPEC_FILE, MAX_SPEC_BYTES))
+            run_id: json.loads(read_inside(campaign.raw(run_id) / SPEC_FILE, MAX_SPEC_BYTES))
             for task in job.tasks
             for run_id in task
         }
@@ -118,45 +137,75 @@ class Kubernetes:
                 f"cannot find out whether JobSet is installed: {error.what}",
                 next_step="set cluster.jobset to true or false in the site file",
             ) from None
-        return any(group.get("name") == manifests.JOBSET_GROUP for group in groups)
+        there = any(group.get("name") == manifests.JOBSET_GROUP for group in groups)
+        # The role `edit` does not include it unless its installation says so.
+        return there and may_use_jobsets(self._api(place), place.site.cluster.namespace)
 
     # -- submission
 
-    def submit(self, campaign: Campaign, job: JobArray) -> str:
+    def submit(self, campaign: Campaign, job: JobArray, files: Mapping[str, str]) -> str:
         """Create all tasks of a job that do not exist; return its id.
 
         Once part of it is created the job counts as submitted: tasks that the platform then refuses are given up, with
-        its message.
+        its message. Tasks for which a quota has no room are left for later.
         """
-        path = campaign.job_folder(job) / MANIFEST_FILE
-        items: list[Object] = json.loads(read_bounded(path, MAX_MANIFEST_BYTES))["items"]
+        # Not from the file, which somebody might change at this moment.
+        items: list[Object] = json.loads(files[MANIFEST_FILE])["items"]
         self._require_server(campaign, job)
         api, plan, sent = self._api(campaign.plan.place), campaign.plan, _read_sent(campaign, job)
+        held = ""
         for number, parts in enumerate(_group_by_task(items)):
             task = number - 1
             if task in sent or _read_given_up(campaign, job, task) is not None:
                 continue
             try:
+                if task >= 0 and plan.site.cluster.results == "s3":
+                    api.create(self._path(plan, "Secret"), self._make_addresses(plan, job, task))
                 for item in parts:
                     api.create(self._path(plan, item["kind"]), item)
             except ApiError as error:
+                if task >= 0 and error.status == FORBIDDEN and events.QUOTA_FULL in error.said:
+                    held = error.said
+                    break
                 # Overload, failures and expired tokens are not about this task, and may be over soon.
                 if task < 0 or not sent or error.status in PASSING or error.status >= SERVER_FAULT:
                     raise
                 self._give_up(campaign, job, task, _describe_refusal(plan, job, task, error))
                 continue
             if task >= 0:
-                if not sent:
-                    (campaign.job_folder(job) / SERVER_FILE).write_text(f"{api.host}\n", encoding="utf-8")
+                self._keep_server(campaign, job)
                 sent.add(task)
-                with (campaign.job_folder(job) / SENT_FILE).open("a", encoding="ascii") as file:
-                    file.write(f"{task}\n")
+                with nofollow.open_file(campaign.job_folder(job) / SENT_FILE, "a") as file:
+                    file.write(f"{task}\n".encode())
+        home = campaign.job_folder(job)
+        if held:
+            self._keep_server(campaign, job)
+            replace_text(home / HELD_FILE, f"{held}\n", home)
+        else:
+            nofollow.remove(home / HELD_FILE)
         return manifests.job_id(plan, job)
+
+    def _make_addresses(self, plan: Plan, job: JobArray, task: int) -> Object:
+        """Return the Secret of a task. It is made at submission and written nowhere else."""
+        key, now = key_from_environment(), dt.datetime.fromtimestamp(self._clock(), dt.UTC)
+        addresses = [
+            [
+                presign("PUT", _object_url(plan, job, task, index, run), key, plan.site.cluster.region, now, LONGEST_S)
+                for run in range(len(job.tasks[task]))
+            ]
+            for index in range(job.shape.nodes)
+        ]
+        return manifests.address_secret(plan, job, task, addresses)
+
+    def _keep_server(self, campaign: Campaign, job: JobArray) -> None:
+        home = campaign.job_folder(job)
+        if not nofollow.is_file(home / SERVER_FILE):
+            replace_text(home / SERVER_FILE, f"{self._api(campaign.plan.place).host}\n", home)
 
     def _require_server(self, campaign: Campaign, job: JobArray) -> None:
         try:
-            with (campaign.job_folder(job) / SERVER_FILE).open(encoding="utf-8", errors="replace") as file:
-                server = file.read(MAX_SERVER_CHARACTERS).strip()
+            with nofollow.open_file(campaign.job_folder(job) / SERVER_FILE) as file:
+                server = file.read(MAX_SERVER_CHARACTERS).decode("utf-8", "replace").strip()
         except FileNotFoundError:
             return
         host = self._api(campaign.plan.place).host
@@ -167,16 +216,33 @@ class Kubernetes:
             )
 
     def find(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
-        """Return the ids of jobs that the platform has. A partly created job is completed: that part may be running."""
+        """Return the ids of jobs that the platform has; not of those of which only a part was created."""
         there = {events.place_of(item) for item in self._list(campaign, "Job")}
         if any(job.shape.nodes > 1 for job in jobs):
             there |= {events.place_of(item) for item in self._list_sets(campaign)}
-        known = {place[0] for place in there if place is not None}
-        return {
-            job.number: self.submit(campaign, job)
-            for job in jobs
-            if job.number in known or _read_sent(campaign, job)
-        }  # fmt: skip
+        found: dict[int, str] = {}
+        for job in jobs:
+            self._require_server(campaign, job)
+            sent = _read_sent(campaign, job)
+            # A task that is gone or was given up is not created again; one that is held back is created later.
+            if read_held(campaign, job) or all(
+                (job.number, task) in there or task in sent or _read_given_up(campaign, job, task) is not None
+                for task in range(len(job.tasks))
+            ):
+                found[job.number] = manifests.job_id(campaign.plan, job)
+        return found
+
+    def is_id(self, campaign: Campaign, job: JobArray, text: str) -> bool:
+        """Return whether a text is the id that this job gets here."""
+        return text == manifests.job_id(campaign.plan, job)
+
+    def removed(self, campaign: Campaign) -> str:
+        """Return the objects that `clean` deletes."""
+        cluster = campaign.plan.site.cluster
+        where = f"namespace {cluster.namespace}, context {cluster.context or '(the current one)'}"
+        return (
+            f"Jobs, JobSets, Services, Secrets and ConfigMaps with label {manifests.selector(campaign.plan)} in {where}"
+        )
 
     # -- polling
 
@@ -190,39 +256,64 @@ class Kubernetes:
         try:
             return list(self._list(campaign, "JobSet"))
         except ApiError as error:
-            if error.status != NOT_FOUND:
+            if error.status not in (NOT_FOUND, FORBIDDEN):
                 raise
             return []
 
     def poll(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[tuple[int, int], TaskState]:
         """One list of Jobs and one of pods; one of JobSets if there can be any; events only if something is stuck.
 
-        A task that waits for something that will not happen is deleted here, unless it has changed meanwhile.
+        The logs of pods that run are copied. A task that waits for something that will not happen is deleted here,
+        unless it has changed meanwhile.
         """
+        self._looks += 1
         seen = self._look(campaign, jobs)
         now_s = self._clock()
+        self._copy_logs(campaign, jobs, seen)
+        if campaign.plan.site.cluster.queue is not None and any(map(events.is_suspended, seen.values())):
+            queued = events.queue_messages(self._list_workloads(campaign))
+            seen = {
+                key: replace(task, queue=queued.get(events.name_of(task.job or {}), "")) for key, task in seen.items()
+            }
         if any(events.is_stuck(task, now_s) for task in seen.values()):
             told = list(self._list_events(campaign))
             seen = {key: replace(task, events=told) for key, task in seen.items()}
         states: dict[Key, TaskState] = {}
         for job in jobs:
-            sent = _read_sent(campaign, job)
+            held = read_held(campaign, job)
             for task in range(len(job.tasks)):
-                state = self._state(campaign, job, task, seen.get((job.number, task)), sent=task in sent)
+                state = self._state(campaign, job, task, seen.get((job.number, task)), held)
                 if state is not None:
                     states[job.number, task] = state
         return states
 
     def _look(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[Key, events.Seen]:
-        found: dict[Key, Object | None] = {}
+        found: dict[Key, Object] = {}
         if any(job.shape.nodes > 1 for job in jobs):
-            found |= {key: None for item in self._list_sets(campaign) if (key := events.place_of(item)) is not None}
+            # Until it has made its Job, and after it has removed it, the JobSet itself tells the state.
+            sets = ((events.place_of(item), events.as_job(item)) for item in self._list_sets(campaign))
+            found |= {key: item for key, item in sets if key is not None}
         found |= {key: item for item in self._list(campaign, "Job") if (key := events.place_of(item)) is not None}
         pods: dict[Key, list[Object]] = {}
         for pod in self._list(campaign, "Pod"):
             if (key := events.place_of(pod)) is not None:
                 pods.setdefault(key, []).append(pod)
-        return {key: events.Seen(item, pods.get(key, ())) for key, item in found.items()}
+        seen: dict[Key, events.Seen] = {}
+        for job in jobs:
+            begun, sent = tasks_with_copies(campaign.job_folder(job)), _read_sent(campaign, job)
+            for task in range(len(job.tasks)):
+                key = job.number, task
+                if key in found or task in sent:
+                    there = found.get(key), pods.get(key, ())
+                    seen[key] = events.Seen(*there, begun=task in begun, gone=key not in found)
+        return seen
+
+    def _list_workloads(self, campaign: Campaign) -> list[Object]:
+        """Return Kueue's own objects for the Jobs of the namespace; none without permission to read them."""
+        try:
+            return list(self._api(campaign.plan.place).list(self._path(campaign.plan, "Workload"), {}))
+        except ApiError:
+            return []
 
     def _list_events(self, campaign: Campaign) -> Iterator[Object]:
         """Yield events of the campaign from the whole namespace, except those that every pod has."""
@@ -238,20 +329,21 @@ class Kubernetes:
                     yield event
 
     def _state(
-        self, campaign: Campaign, job: JobArray, task: int, seen: events.Seen | None, *, sent: bool
+        self, campaign: Campaign, job: JobArray, task: int, seen: events.Seen | None, held: str
     ) -> TaskState | None:
         if (said := _read_given_up(campaign, job, task)) is not None:
-            return TaskState("ended", said)
+            return TaskState("ended", said, began=False)
         if seen is None:
-            if not sent:
-                return None
+            return TaskState("queued", why=held, began=False, unsent=True) if held else None
+        if seen.gone:
             self._require_server(campaign, job)
             name = manifests.task_name(campaign.plan, job, task)
-            reason = "its Job no longer exists: it was deleted by somebody or by the platform"
-            return TaskState(
-                "ended",
-                Scheduled(scheduler=self.name, job=name, state="Deleted", cause="cancelled", reason=reason),
-            )
+            verdict, began = events.judge_gone(seen, name)
+            said = Scheduled(
+                scheduler=self.name, job=name, state=verdict.state, cause=verdict.cause, reason=verdict.reason,
+                evidence=verdict.evidence or None,
+            )  # fmt: skip
+            return TaskState("ended", said, began=began)
         state, hopeless = events.state_of(seen, self._clock())
         if (
             hopeless is not None
@@ -259,6 +351,11 @@ class Kubernetes:
             and not self._take_away(campaign, job, task, seen, state.said)
         ):
             return TaskState("queued", why=hopeless.reason)
+        if state.phase == "queued" and campaign.plan.site.cluster.results == "s3" and seen.job is not None:
+            expires_s = (events.created_s(seen.job) or self._clock()) + LONGEST_S
+            if self._clock() + job.task_limit_s > expires_s:
+                why = "the address for its results expires before it can end: cancel and submit it again"
+                return replace(state, why=why)
         return state
 
     def _take_away(self, campaign: Campaign, job: JobArray, task: int, seen: events.Seen, said: Scheduled) -> bool:
@@ -277,50 +374,185 @@ class Kubernetes:
     def _give_up(self, campaign: Campaign, job: JobArray, task: int, said: Scheduled) -> None:
         write_json(_given_up_file(campaign, job, task), to_json_object(said))
 
+    # -- copies of logs
+
+    def _copy_logs(self, campaign: Campaign, jobs: Sequence[JobArray], seen: Mapping[Key, events.Seen]) -> None:
+        """Copy what pods have printed until now. From the second look on, running pods are followed without a gap.
+
+        Nodes that do not answer are left for the next look.
+        """
+        end_s = time.monotonic() + COPY_S
+        silent: set[str] = set()
+        for job in jobs:
+            for task in range(len(job.tasks)):
+                there = seen.get((job.number, task))
+                for pod in there.pods if there is not None else ():
+                    copy, node = self._copy_of(campaign, job, task, pod), _node_of(pod)
+                    if copy is None or copy.closed or node in silent or time.monotonic() > end_s:
+                        continue
+                    try:
+                        self._copy_log(campaign, pod, copy)
+                    except SteelyardError:
+                        silent.add(node)
+
+    def _copy_of(self, campaign: Campaign, job: JobArray, task: int, pod: Object) -> Copy | None:
+        """Return the copy of a pod's log; None if its container was not started."""
+        index = events.index_of(pod)
+        if index is None or index >= job.shape.nodes or not events.has_started(events.inside(pod, "status")):
+            return None
+        name = copy_name(task, index, events.text(events.inside(pod, "metadata").get("uid"), 100))
+        copy = Copy(campaign.job_folder(job) / name, _log_bytes(campaign))
+        copy.begin()
+        return copy
+
+    def _copy_log(self, campaign: Campaign, pod: Object, copy: Copy) -> None:
+        """Bring the copy of a log up to date."""
+        over = events.ended_s(pod) is not None
+        if not over and self._looks > 1 and self._followers.start(copy, lambda: self._stream_log(campaign, pod, copy)):
+            return
+        if over:
+            self._followers.finish(copy)
+        copy.add(self._stream_log(campaign, pod, copy, once=True), last=over)
+
+    def _stream_log(self, campaign: Campaign, pod: Object, copy: Copy, *, once: bool = False) -> Iterator[bytes]:
+        path = f"{self._path(campaign.plan, 'Pod', events.name_of(pod))}/log"
+        limit_bytes = _log_bytes(campaign)
+        query: dict[str, object] = {"container": manifests.CONTAINER, "timestamps": "true", "limitBytes": limit_bytes}
+        if not once:
+            query["follow"] = "true"
+        if (since := copy.since()) is not None:
+            query["sinceTime"] = since
+        read_s = LOG_READ_S if once else FOLLOW_READ_S
+        return self._api(campaign.plan.place).stream(path, query, limit_bytes, read_s)
+
     # -- fetching
 
-    def fetch(self, campaign: Campaign, job: JobArray, task: int) -> None:
-        """Copy the results of a task from the logs of its pods into the campaign's folder."""
+    def fetch(self, campaign: Campaign, job: JobArray, task: int) -> str:
+        """Copy the results of a task into the campaign's folder; return why some are lost."""
         key = f"{manifests.JOB_LABEL}={job.number},{manifests.TASK_LABEL}={task}"
         query = {"labelSelector": f"{manifests.selector(campaign.plan)},{key}"}
-        api = self._api(campaign.plan.place)
-        self._bring(campaign, job, task, list(api.list(self._path(campaign.plan, "Pod"), query)))
+        pods = list(self._api(campaign.plan.place).list(self._path(campaign.plan, "Pod"), query))
+        why = self._update_copies(campaign, job, task, pods)
+        missing = self._bring(campaign, job, task, pods, whole=True)
+        nofollow.remove(_unread_file(campaign, job, task))
+        self._end_others(campaign, job, task, pods)
+        if not missing:
+            return ""
+        if why:
+            return f"the log of the pod could not be read: {why}"
+        stored = "" if campaign.plan.site.cluster.results == "logs" else ", and it had stored nothing more"
+        return f"its pod is gone with its log{stored}" if not pods else f"part of the pod's log is missing{stored}"
 
-    def _bring(self, campaign: Campaign, job: JobArray, task: int, pods: Iterable[Object]) -> None:
-        scratch = Path(tempfile.mkdtemp(prefix=".fetch-", dir=campaign.path))
+    def _update_copies(self, campaign: Campaign, job: JobArray, task: int, pods: Sequence[Object]) -> str:
+        """Copy the logs of ended pods; return why one cannot be read. SteelyardError while it may still be readable.
+
+        Going on without a log that can be read later would lose measurements: nodes restart, and are away for minutes.
+        """
+        for pod in pods:
+            copy = self._copy_of(campaign, job, task, pod)
+            if copy is None or copy.closed:
+                continue
+            try:
+                self._copy_log(campaign, pod, copy)
+            except SteelyardError as error:
+                status = error.status if isinstance(error, ApiError) else None
+                said = error.said if isinstance(error, ApiError) else error.what
+                if status == NOT_FOUND and f'pods "{events.name_of(pod)}" not found' in said:
+                    continue
+                first_s = self._first_failure_s(campaign, job, task)
+                if status in (*PASSING, FORBIDDEN) or self._clock() - first_s < LOG_PATIENCE_S:
+                    raise
+                return said
+        return ""
+
+    def _first_failure_s(self, campaign: Campaign, job: JobArray, task: int) -> float:
+        """Return when a log of this task could not be read for the first time, and remember it."""
+        path, now_s = _unread_file(campaign, job, task), self._clock()
+        with suppress(FileNotFoundError, ValueError), nofollow.open_file(path) as file:
+            first_s = float(file.read(MAX_DIGITS * 2))
+            # Neither from the future nor no number at all.
+            if 0 <= first_s <= now_s:
+                return first_s
+        replace_text(path, f"{now_s:.3f}\n", path.parent)
+        return now_s
+
+    def _bring(
+        self, campaign: Campaign, job: JobArray, task: int, pods: Iterable[Object], *, whole: bool = False
+    ) -> bool:
+        """Read all copies of a task into the folders of its runs; return whether something is missing.
+
+        `whole`: also what the pods have stored outside their logs.
+        """
+        nodes = {events.index_of(pod): _node_of(pod) for pod in pods}
+        scratch = campaign.path / f".fetch-{secrets.token_hex(8)}"
+        nofollow.make_folder(scratch, 0o700)
         try:
-            logs: dict[int, PodLog] = {}
-            for pod in pods:
-                log = self._read_log(campaign, job, task, pod, scratch)
-                # The platform does not replace our pods; if an index has two, the one that ended counts.
-                if log is not None and (log.index not in logs or log.whole):
-                    logs[log.index] = log
-            lay_down(campaign, job, task, list(logs.values()))
+            logs: list[PodLog] = []
+            for number, (index, path) in enumerate(copies_of(campaign.job_folder(job), task)):
+                nofollow.make_folder(scratch / str(number), 0o700)
+                copy = Copy(path, _log_bytes(campaign))
+                start = PodLog(index, nodes.get(index, ""), closed=copy.closed)
+                reader = LogReader(job.tasks[task], scratch / str(number), _log_bytes(campaign), start)
+                logs.append(reader.read(copy.lines()))
+            if whole and campaign.plan.site.cluster.results != "logs":
+                logs += self._read_stored(campaign, job, task, nodes, scratch)
+            return lay_down(campaign, job, task, logs)
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            nofollow.remove_tree(scratch)
 
-    def _read_log(self, campaign: Campaign, job: JobArray, task: int, pod: Object, scratch: Path) -> PodLog | None:
-        """Read the log of a pod; None if it has none, or no longer has it."""
-        index = events.index_of(pod)
-        if index is None or index >= job.shape.nodes:
-            return None
-        node = events.text((pod.get("spec") or {}).get("nodeName"), 253)
-        limit_bytes = (campaign.plan.site.limits.log_mib << 20) + LOG_SLACK_BYTES
-        place = Path(tempfile.mkdtemp(dir=scratch))
-        reader = LogReader(job.tasks[task], place, limit_bytes, PodLog(index, node))
-        path = f"{self._path(campaign.plan, 'Pod', events.name_of(pod))}/log"
-        query = {"container": manifests.CONTAINER, "limitBytes": limit_bytes}
+    def _read_stored(
+        self, campaign: Campaign, job: JobArray, task: int, nodes: Mapping[int | None, str], scratch: Path
+    ) -> list[PodLog]:
+        """Read what the pods of a task have stored outside their logs; SteelyardError if that may succeed later."""
+
+        def make(index: int) -> LogReader:
+            folder = scratch / f"stored-{secrets.token_hex(4)}"
+            nofollow.make_folder(folder, 0o700)
+            start = PodLog(index, nodes.get(index, ""), stored=True)
+            return LogReader(job.tasks[task], folder, MAX_OBJECT_BYTES // UNPACKED_FACTOR, start)
+
         try:
-            return reader.read(self._api(campaign.plan.place).stream(path, query, limit_bytes))
-        except ApiError as error:
-            # Going on without a log that can still be read would lose measurements.
-            end_s = events.ended_s(pod)
-            recent = end_s is not None and self._clock() - end_s < LOG_PATIENCE_S
-            passing = error.status in (*PASSING, FORBIDDEN) or (error.status >= SERVER_FAULT and recent)
-            if end_s is not None and passing:
+            if campaign.plan.site.cluster.results == "claim":
+                return self._read_claim(campaign, job, task, make)
+            return _read_objects(campaign.plan, job, task, make)
+        except SteelyardError:
+            if self._clock() - self._first_failure_s(campaign, job, task) < LOG_PATIENCE_S:
                 raise
-            # Never started, or its node is gone: the platform's report on the task has to do.
-            return None
+            return []
+
+    def _read_claim(
+        self, campaign: Campaign, job: JobArray, task: int, make: Callable[[int], LogReader]
+    ) -> list[PodLog]:
+        """Read the files of a task from the claim, through the log of a short pod.
+
+        The log is followed from its start: a node that rotates logs shows only the newest part afterwards.
+        """
+        plan, api = campaign.plan, self._api(campaign.plan.place)
+        pod = manifests.reader_pod(plan, job, task)
+        path = self._path(plan, "Pod", pod["metadata"]["name"])
+        api.create(self._path(plan, "Pod"), pod)
+        try:
+            deadline_s = time.monotonic() + READER_WAIT_S
+            while not events.has_started(events.inside(there := api.get(path), "status")):
+                waits = events.waits_for(there)
+                if time.monotonic() > deadline_s or events.ended(there) is not None:
+                    raise SteelyardError(f"the pod that reads the claim does not start: {waits or 'no reason given'}")
+                time.sleep(READER_LOOK_S)
+            query = {"container": manifests.CONTAINER, "follow": "true"}
+            lines = bounded_lines(api.stream(f"{path}/log", query, MAX_OBJECT_BYTES))
+            found, count = read_parcels(lines, make)
+        finally:
+            api.delete(path)
+        if count != len(found):
+            raise SteelyardError("the log of the pod that reads the claim is incomplete")
+        return found
+
+    def _end_others(self, campaign: Campaign, job: JobArray, task: int, pods: Iterable[Object]) -> None:
+        """Delete the Job of a task whose own containers have ended while others, put there by the platform, go on."""
+        if any(events.inside(pod, "status").get("phase") == "Running" for pod in pods):
+            plan, name = campaign.plan, manifests.task_name(campaign.plan, job, task)
+            for kind in self._kinds_of_tasks(campaign, job):
+                self._api(plan.place).delete(self._path(plan, kind, name))
 
     # -- cancelling
 
@@ -336,6 +568,13 @@ class Kubernetes:
                 pods.setdefault(key, []).append(pod)
         for (number, task), some in pods.items():
             if task < len(numbers[number].tasks):
+                for pod in some:
+                    copy = self._copy_of(campaign, numbers[number], task, pod)
+                    if copy is not None and not copy.closed:
+                        self._followers.finish(copy)
+                        # What a node does not return now is lost: the user wants the end.
+                        with suppress(SteelyardError):
+                            copy.add(self._stream_log(campaign, pod, copy, once=True))
                 self._bring(campaign, numbers[number], task, some)
         self._remove(campaign, jobs)
 
@@ -350,12 +589,17 @@ class Kubernetes:
         plan, api = campaign.plan, self._api(campaign.plan.place)
         numbers = ",".join(str(job.number) for job in jobs)
         query = {"labelSelector": f"{manifests.selector(plan)},{manifests.JOB_LABEL} in ({numbers})"}
-        kinds = ["Job", "ConfigMap"]
+        kinds = [*dict.fromkeys(kind for job in jobs for kind in self._kinds_of_tasks(campaign, job)), "ConfigMap"]
+        kinds += ["Secret"] if plan.site.cluster.results == "s3" else []
         if any(job.shape.nodes > 1 for job in jobs):
-            # The JobSet first: it would create its Job again.
-            kinds = [*(["JobSet"] if plan.site.cluster.jobset is not False else []), *kinds, "Service"]
+            kinds.append("Service")
         for kind in kinds:
             api.delete(self._path(plan, kind), query)
+
+    def _kinds_of_tasks(self, campaign: Campaign, job: JobArray) -> list[str]:
+        """Return the kinds of objects that tasks are; the JobSet first: it would create its Job again."""
+        kinds = ["JobSet"] if job.shape.nodes > 1 and self._uses_jobset(campaign.plan.place) else []
+        return [*kinds, "Job"]
 
 
 # -- files of a campaign -----------------------------------------------------------------------------------------
@@ -372,11 +616,48 @@ def _group_by_task(items: Iterable[Object]) -> Iterator[list[Object]]:
 
 
 def _read_sent(campaign: Campaign, job: JobArray) -> set[int]:
-    try:
-        text = (campaign.job_folder(job) / SENT_FILE).read_text(encoding="ascii")
-    except FileNotFoundError:
+    path = campaign.job_folder(job) / SENT_FILE
+    if not nofollow.is_file(path):
         return set()
-    return {int(word) for word in text.split() if word.isdigit()}
+    words = read_inside(path, MAX_SENT_BYTES).decode("ascii", "replace").split()
+    return {int(word) for word in words if word.isdecimal() and len(word) < MAX_DIGITS}
+
+
+def read_held(campaign: Campaign, job: JobArray) -> str:
+    """Return why tasks of a job are not created yet; empty: all are."""
+    path = campaign.job_folder(job) / HELD_FILE
+    if not nofollow.is_file(path):
+        return ""
+    return printable(read_inside(path, MAX_SPEC_BYTES).decode("utf-8", "replace").strip())[: events.SAID_CHARACTERS]
+
+
+def _unread_file(campaign: Campaign, job: JobArray, task: int) -> Path:
+    """Return the file with the time at which a log of the task could not be read for the first time."""
+    return campaign.job_folder(job) / f"{task}.unread"
+
+
+def _object_url(plan: Plan, job: JobArray, task: int, index: int, run: int) -> str:
+    bucket = (plan.site.cluster.bucket or "").rstrip("/")
+    return f"{bucket}/{manifests.folder_of(plan, job, task)}/{index}-{run}"
+
+
+def _read_objects(plan: Plan, job: JobArray, task: int, make: Callable[[int], LogReader]) -> list[PodLog]:
+    """Read the objects that the pods of a task have stored."""
+    key, found = key_from_environment(), list[PodLog]()
+    for index in range(job.shape.nodes):
+        for run in range(len(job.tasks[task])):
+            chunks = read_object(_object_url(plan, job, task, index, run), key, plan.site.cluster.region)
+            if chunks is not None:
+                found += read_parcels(bounded_lines(chunks), make)[0]
+    return found
+
+
+def _node_of(pod: Object) -> str:
+    return events.text(events.inside(pod, "spec").get("nodeName"), 253)
+
+
+def _log_bytes(campaign: Campaign) -> int:
+    return (campaign.plan.site.limits.log_mib << 20) + LOG_SLACK_BYTES
 
 
 def _given_up_file(campaign: Campaign, job: JobArray, task: int) -> Path:
@@ -385,9 +666,9 @@ def _given_up_file(campaign: Campaign, job: JobArray, task: int) -> Path:
 
 def _read_given_up(campaign: Campaign, job: JobArray, task: int) -> Scheduled | None:
     path = _given_up_file(campaign, job, task)
-    if not path.exists():
+    if not nofollow.is_file(path):
         return None
-    return parse_json(Scheduled, read_bounded(path, MAX_SPEC_BYTES), str(path))
+    return parse_json(Scheduled, read_inside(path, MAX_SPEC_BYTES), str(path))
 
 
 def _describe_refusal(plan: Plan, job: JobArray, task: int, error: ApiError) -> Scheduled:

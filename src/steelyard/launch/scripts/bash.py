@@ -50,6 +50,34 @@ def _escape(character: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogateescape"))
 
 
+_REFERENCE = re.compile(r"(:?)\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})(:?)", re.ASCII)
+
+
+def expanding(text: str) -> Raw:
+    """Quote a text in which $NAME and ${NAME} are replaced by the shell, and nothing else.
+
+    A colon beside a variable that is not set or empty is left out: in a search path it would stand for this folder.
+    """
+    parts, at = [], 0
+    for found in _REFERENCE.finditer(text):
+        name = found[2] or found[3]
+        before, after = found[1], found[4]
+        if before and after:
+            # One of the two stays, to separate what is on both sides.
+            reference = f"${{{name}:+:${name}}}:"
+        elif before or after:
+            reference = f"${{{name}:+{before}${name}{after}}}"
+        else:
+            reference = f"${{{name}}}"
+        parts += [_escape_double(text[at : found.start()]), reference]
+        at = found.end()
+    return Raw('"' + "".join([*parts, _escape_double(text[at:])]) + '"')
+
+
+def _escape_double(text: str) -> str:
+    return re.sub(r'(["\\`$])', r"\\\1", text)
+
+
 def line(words: Sequence[Word]) -> str:
     """Quote a command for bash."""
     return " ".join(quoted(word) for word in words)

@@ -1,4 +1,7 @@
-"""Build the command line that starts a command in a container of Apptainer, Podman or Docker, and check it.
+"""Build the command line that starts a command in a container, and check it.
+
+Apptainer, Podman and Docker are run by tests. Singularity and podman-hpc have the command lines of Apptainer and
+Podman; Shifter and Pyxis are written from their documentation. None of these four was run by us.
 
 A vendor's image is used unchanged: nothing is installed into it, its root and our worker are mounted read-only, and
 its environment stays, except for the variables of the run.
@@ -19,7 +22,7 @@ from steelyard.launch.scripts.bash import Raw, Word
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from steelyard.inputs.site import Place
+    from steelyard.inputs.site import Container, Place
     from steelyard.launch.campaign import Plan
 
 TIMEOUT_SLACK_S: Final = 120
@@ -61,6 +64,8 @@ _OUTSIDE = (
     "unset APPTAINERENV_PYTHONPATH; n=$1; shift; "
     'while ((n-- > 0)); do [[ -v $1 ]] && export "APPTAINERENV_$1=${!1}"; shift; done; exec "$@"'
 )
+PREFIXES: Final = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
+"""Before the names of variables that the runtime sets only inside."""
 # Evaluated on the node, because only the node knows which it has.
 _FABRIC_DEVICES = Raw("$(ls -d /dev/infiniband /dev/hfi1* /dev/cxi* 2>/dev/null | sed 's/^/--device=/')")
 _USER = Raw('--user="$(id -u):$(id -g)"')
@@ -72,14 +77,14 @@ def run_words(plan: Plan, campaign: Path, variables: Sequence[str]) -> list[Word
     `variables` are names: their values are taken from the environment at the start.
     """
     container = plan.site.container
-    if plan.image is None or container.runtime == "none":
+    if plan.image is None or container.runtime in ("none", "pyxis"):
         return []
     names = [name for name in dict.fromkeys([*variables, *_ALSO]) if name != "PYTHONPATH"]
     for name in names:
         if not _VARIABLE.fullmatch(name):
             raise InputError(f"{name!r} is not a valid variable name", next_step="use letters, digits and _")
     words = _RUNTIMES[container.runtime](plan, campaign, names)
-    inside = _INSIDE_HOME if container.runtime == "apptainer" else _INSIDE_WATCHED
+    inside = {"apptainer": _INSIDE_HOME, "shifter": _INSIDE + 'exec "$@"'}.get(container.family, _INSIDE_WATCHED)
     given = {**plan.site.environment, **plan.place.pool.environment}.get("PYTHONPATH")
     path = f"{campaign / 'worker'}" if given is None else f"{campaign / 'worker'}:{given}"
     return [*words, "/bin/sh", "-c", inside, "sh", path]
@@ -89,14 +94,15 @@ def _apptainer(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
     assert plan.image is not None
     container = plan.site.container
     # Without `--no-eval` a shell inside would execute `$(...)` in the values of variables.
-    words: list[Word] = ["apptainer", "exec", "--cleanenv", "--no-eval", "--no-home"]
+    words: list[Word] = [container.runtime, "exec", "--cleanenv", "--no-eval", "--no-home"]
     words += [Raw('--bind="${TMPDIR:-/tmp}":/tmp')]
     for source, target, writable in _mounts(plan, campaign):
         words.append(f"--bind={source}:{target}{'' if writable else ':ro'}")
     words += _set_inside(plan, names, _OWN)
     words += {"nvidia": ["--nv"], "amd": ["--rocm"]}.get(container.devices, [])
     words += [f"--pwd={campaign}", *container.options, plan.image.reference]
-    return ["bash", "-c", _OUTSIDE, "bash", str(len(names)), *names, *words]
+    outside = _OUTSIDE.replace(PREFIXES["apptainer"], PREFIXES[container.runtime])
+    return ["bash", "-c", outside, "bash", str(len(names)), *names, *words]
 
 
 def _podman(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
@@ -104,14 +110,16 @@ def _podman(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
     longest_s = max((job.task_limit_s for job in plan.jobs), default=0) + TIMEOUT_SLACK_S
     # Root inside is the user who starts it, unless root does; limits of memory and files are those of the job.
     words = _oci(plan, campaign, names, {"user": "--user=0:0", "timeout": f"--timeout={longest_s}"})
-    words += {"nvidia": ["--device=nvidia.com/gpu=all"]}.get(plan.site.container.devices, [])
+    runtime = plan.site.container.runtime
+    nvidia = "--gpu" if runtime == "podman-hpc" else "--device=nvidia.com/gpu=all"
+    words += {"nvidia": [nvidia]}.get(plan.site.container.devices, [])
     reference = plan.image.reference
     if reference.startswith("/"):
         # A folder with a root file system; writes that make it a container's root go into an overlay.
         words += ["--rootfs", f"{_mountable(reference)}:O"]
     else:
         words.append(reference)
-    return ["bash", "-c", _LIFELINE, "bash", "podman", *words]
+    return ["bash", "-c", _LIFELINE, "bash", runtime, *words]
 
 
 def _docker(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
@@ -124,10 +132,41 @@ def _docker(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
     return ["bash", "-c", _LIFELINE, "bash", "docker", *words, plan.image.reference]
 
 
+def _shifter(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:  # noqa: ARG001 -- it keeps all variables
+    assert plan.image is not None
+    container = plan.site.container
+    words: list[Word] = ["shifter", f"--image={plan.image.reference}"]
+    for source, target, writable in _mounts(plan, campaign):
+        words.append(f"--volume={source}:{target}{'' if writable else ':ro'}")
+    words += ["--module=gpu"] if container.devices == "nvidia" and not _given(container, "--module") else []
+    return [*words, *container.options]
+
+
+def srun_container(plan: Plan, campaign: Path) -> list[Word]:
+    """Return the options with which srun starts its tasks in a container, where a plugin of Slurm does (Pyxis)."""
+    container = plan.site.container
+    if plan.image is None or container.runtime != "pyxis":
+        return []
+    mounts = ",".join(
+        f"{source}:{target}{'' if writable else ':ro'}" for source, target, writable in _mounts(plan, campaign)
+    )
+    ours = [f"--container-image={plan.image.reference}", f"--container-mounts={mounts}"]
+    ours += [f"--container-workdir={campaign}", "--container-readonly", "--no-container-mount-home"]
+    ours += ["--no-container-entrypoint"]
+    return [*(word for word in ours if not _given(container, word.partition("=")[0])), *container.options]
+
+
+def _given(container: Container, name: str) -> bool:
+    return any(option.partition("=")[0] == name for option in container.options)
+
+
 _RUNTIMES: Final[dict[str, Callable[[Plan, Path, list[str]], list[Word]]]] = {
     "apptainer": _apptainer,
+    "singularity": _apptainer,
     "podman": _podman,
+    "podman-hpc": _podman,
     "docker": _docker,
+    "shifter": _shifter,
 }
 
 
@@ -174,6 +213,9 @@ def _mounts(plan: Plan, campaign: Path) -> Iterator[tuple[str, str, bool]]:
     """Yield source, target and whether it is writable; ours last, to keep others from hiding them."""
     for mount in plan.site.container.mounts:
         yield _mountable(mount.source), _mountable(mount.target or mount.source), mount.writable
+    if plan.folder is not None:
+        # A program finds and leaves its files where it would without a container.
+        yield _mountable(plan.folder), _mountable(plan.folder), True
     folder = _mountable(str(campaign))
     yield folder, folder, True
     yield f"{folder}/worker", f"{folder}/worker", False
@@ -191,7 +233,7 @@ def _mountable(path: str) -> str:
 # -- checks ------------------------------------------------------------------------------------------------------
 
 
-_DEVICE_OPTIONS = re.compile(r"--(nv|nvccli|rocm|gpus|device|runtime)(=|$)")
+_DEVICE_OPTIONS = re.compile(r"--(nv|nvccli|rocm|gpus?|device|runtime|module)(=|$)")
 
 
 def container_checks(place: Place) -> Iterator[Check]:
@@ -202,12 +244,16 @@ def container_checks(place: Place) -> Iterator[Check]:
     yield check_image(place)
     if container.runtime == "none":
         return
-    if shutil.which(container.runtime) is None:
+    if container.runtime == "pyxis":
+        said = "Pyxis, a plugin of Slurm, starts the container on the nodes: not checked"
+        yield Check("container", "note", said, "srun --help | grep container-image")
+    elif shutil.which(container.runtime) is None:
         said = f"{container.runtime} is not installed on this machine (the nodes need it): torch not checked"
         yield Check("container", "note", said, f"on a node: {container.runtime} --version")
     has_devices = place.pool.gpus is not None or place.pool.device not in ("auto", "cpu")
     given = container.devices != "none" or any(_DEVICE_OPTIONS.match(option) for option in container.options)
-    if has_devices and not given:
+    # With Pyxis the hooks of enroot pass the devices of the job.
+    if has_devices and not given and container.runtime != "pyxis":
         yield Check(
             "container devices",
             "wrong",
@@ -220,16 +266,16 @@ def container_checks(place: Place) -> Iterator[Check]:
         else:
             said = f"{mount.source} does not exist on this machine; the nodes need it"
             yield Check("container mount", "note", said, f"on a node: ls {mount.source}")
-    if place.site.scheduler == "slurm" and container.runtime != "apptainer":
+    if place.site.scheduler == "slurm" and container.family in ("podman", "docker"):
         yield _check_limits(place)
 
 
 def _check_limits(place: Place) -> Check:
     """Check whether Slurm's limits apply to a container that is not a child of the job."""
     container, name = place.site.container, "container limits"
-    if container.runtime == "podman" and "--cgroups=disabled" in container.options:
+    if container.family == "podman" and "--cgroups=disabled" in container.options:
         return Check(name, "ok", "the container stays in the job's control group")
-    fix = 'options = ["--cgroups=disabled"] with the runtime crun' if container.runtime == "podman" else "use Apptainer"
+    fix = 'options = ["--cgroups=disabled"] with the runtime crun' if container.family == "podman" else "use Apptainer"
     said = f"{container.runtime} leaves the job's control group: Slurm does not limit or count the container's memory"
     if place.pool.gpus is not None and not place.pool.exclusive:
         # Slurm counts a job's devices from 0 inside its control group: outside, 0 is also another job's.

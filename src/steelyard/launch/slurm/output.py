@@ -47,7 +47,8 @@ _WORDS: Final[tuple[tuple[StatusCode, re.Pattern[str]], ...]] = (
     (
         "cancelled",
         re.compile(
-            _SPEAKER + r"\*\*\* (?:JOB|STEP) [^\n]{0,300}? CANCELLED AT (?![^\n]{0,100}DUE TO TASK FAILURE)[^\n]*",
+            _SPEAKER + r"\*\*\* (?:JOB|STEP) [^\n]{0,300}? CANCELLED AT "
+            r"(?![^\n]{0,100}DUE TO (?:TASK FAILURE|JOB REQUEUE))[^\n]*",
             re.MULTILINE,
         ),
     ),

@@ -6,17 +6,19 @@ Each query is one call for all jobs: squeue for pending, running and recently en
 from __future__ import annotations
 
 import datetime as dt
-import math
 import os
 import re
 import subprocess
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from steelyard import nofollow
 from steelyard.errors import InputError, SteelyardError
+from steelyard.launch.campaign import QueueFullError
 from steelyard.launch.scripts.bash import Raw
-from steelyard.launch.scripts.task import MEETING_HOST, MEETING_PORT, node_script, task_script
+from steelyard.launch.scripts.task import MEETING_HOST, MEETING_PORT, lease_holder, node_script, task_script
 from steelyard.launch.slurm import check
+from steelyard.launch.slurm.request import is_array, output_name, sbatch_lines, start_words
 from steelyard.launch.slurm.states import (
     SACCT_FIELDS,
     SQUEUE_FIELDS,
@@ -31,12 +33,11 @@ from steelyard.launch.slurm.states import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from steelyard.doctor.node import Check
-    from steelyard.inputs.site import Place, Pool
+    from steelyard.inputs.site import Place
     from steelyard.launch.campaign import Campaign, JobArray, TaskState
-    from steelyard.launch.scripts.bash import Word
     from steelyard.launch.slurm.states import TaskKey
 
 PATIENCE_S: Final = 180.0
@@ -47,9 +48,53 @@ SPEECH: Final = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN
 # script invisibly.
 KEPT: Final = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 _FOREIGN: Final = re.compile(r"(SLURM|SBATCH|SQUEUE|SACCT|SCANCEL|SINFO|SALLOC|SRUN|SCONTROL)_")
-_ANSWER: Final = re.compile(r"(\d{1,10})(?:;([\w.-]{1,100}))?")
+_ANSWER: Final = re.compile(r"(\d{1,10})(?:;([\w.-]{1,100}))?", re.ASCII)
 _CLUSTER: Final = re.compile(r"^ClusterName\s*=\s*([\w.-]{1,100})\s*$", re.MULTILINE)
+# Pending reasons with these names are what sbatch prints, too (slurm_protocol_defs.c, job_state_reason_string).
+_FULL: Final = re.compile(
+    r"(?:QOS|Assoc)(?:Max|Grp)Submit\w{0,40}|job submit limit|Slurm temporarily unable to accept job|"
+    r"Resource temporarily unavailable"
+)
 _FORGOTTEN: Final = re.compile(r"Invalid job id|already complet|Job/step already complet", re.IGNORECASE)
+
+
+class CommandMissingError(SteelyardError):
+    """A command of Slurm is not installed here."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A task, and the jobs of Slurm that may have made its runs."""
+
+    job: JobArray
+    task: int
+    registered: str
+    """The id that its submission returned, with the cluster."""
+    ids: tuple[str, ...]
+    """The registered one first; then others with the same name, and the one in a lease."""
+    holder: str | None
+    """The id in the lease of the last run that was started; None: not looked up, or none was."""
+    traces: Traces
+
+
+def _of_copies(one: _Asked, states: dict[str, TaskState]) -> TaskState | None:
+    """Return the state of a task from those of all jobs that may have made its runs."""
+    running = next((state for state in states.values() if state.phase == "running"), None)
+    queued = next((state for state in states.values() if state.phase == "queued"), None)
+    if running is not None or (queued is not None and not one.traces.finished()):
+        return running or queued
+    if one.holder is not None:
+        # Another job cannot tell how the run ended.
+        return states.get(one.holder)
+    return next((state for state in states.values() if state.phase != "queued"), queued)
+
+
+def last_holder(campaign: Campaign, job: JobArray, task: int, left: Container[str]) -> str | None:
+    """Return the job id in the lease of the last run of a task that was started; None if none was."""
+    for run in reversed(job.tasks[task]):
+        if run in left and (holder := lease_holder(campaign.raw(run))) is not None:
+            return holder
+    return None
 
 
 class Slurm:
@@ -70,28 +115,29 @@ class Slurm:
         """Check the site with a handful of calls, whatever its size."""
         return check.checks(place, self._call)
 
+    def most_queued(self, place: Place) -> int | None:
+        """Return the smallest limit of the user's association and of the QOS that apply."""
+        try:
+            found = check.find_limits(place, self._call)
+        except CommandMissingError:
+            return None
+        return min((limit.most for limit in found if limit.of == "submitted"), default=None)
+
     def render(self, campaign: Campaign, job: JobArray) -> dict[str, str]:
         """Return job.sh, which is given to sbatch, and node.sh."""
-        place = campaign.plan.place
         if "\\" in str(campaign.path.absolute()):
             raise InputError(
                 f"Slurm cannot write output below a path with a backslash: {campaign.path.absolute()}",
                 next_step="give another folder with --results",
             )
-        return {
-            "job.sh": task_script(campaign, job, head=sbatch_lines(campaign, job), start=start_words(place.pool, job)),
-            "node.sh": node_script(
-                campaign,
-                job,
-                node_rank=Raw('"$SLURM_NODEID"'),
-                master=Raw(f'"${MEETING_HOST}"'),
-                port=Raw(f'"${MEETING_PORT}"'),
-            ),
-        }
+        master, port = Raw(f'"${MEETING_HOST}"'), Raw(f'"${MEETING_PORT}"')
+        node = node_script(campaign, job, node_rank=Raw('"$SLURM_NODEID"'), master=master, port=port)
+        head, start = sbatch_lines(campaign, job), start_words(campaign, job)
+        return {"job.sh": task_script(campaign, job, node, head=head, start=start), "node.sh": node}
 
     # -- submitting and polling
 
-    def submit(self, campaign: Campaign, job: JobArray) -> str:
+    def submit(self, campaign: Campaign, job: JobArray, files: Mapping[str, str]) -> str:  # noqa: ARG002
         """Submit the whole array with one sbatch; return `ID;CLUSTER`.
 
         The cluster matters because a job that another cluster's controller does not know has not ended.
@@ -102,8 +148,8 @@ class Slurm:
         words = ["sbatch", "--parsable", f"--chdir={campaign.path.absolute()}"]
         if "%" in str(campaign.path.absolute()):
             # Slurm would replace it, in the folder too: the only case in which the script's relative path fails.
-            words.append(f"--output={str(script.parent).replace('%', '%%')}/{_output_name(campaign, job)}")
-        answer = self._ask([*words, str(script), *([] if is_array(campaign, job) else ["0"])], speak={})
+            words.append(f"--output={str(script.parent).replace('%', '%%')}/{output_name(campaign, job)}")
+        answer = self._queue_job([*words, str(script), *([] if is_array(campaign, job) else ["0"])])
         found = _ANSWER.fullmatch(answer.strip().splitlines()[-1] if answer.strip() else "")
         if found is None:
             raise SteelyardError(
@@ -111,6 +157,24 @@ class Slurm:
                 next_step="run the same command again: it looks for the job",
             )
         return f"{found[1]};{found[2] or cluster}"
+
+    def _queue_job(self, words: Sequence[str]) -> str:
+        """Return the answer of sbatch; QueueFullError if a limit on jobs in the queue is reached."""
+        done = self._call(words, {})
+        if not done.returncode:
+            return done.stdout
+        said = (
+            re.sub(r"sbatch: (?:error: )?", "", " ".join(done.stderr.split()))[:2000] or f"exit code {done.returncode}"
+        )
+        if full := _FULL.search(said):
+            # Jobs of others count for a group's limit; jobs of ours end.
+            if "Grp" in full[0] or any(told.phase != "ended" for told in self._queue().values()):
+                raise QueueFullError(f"Slurm takes no more jobs now: {full[0]}")
+            raise SteelyardError(
+                f"sbatch failed: {said}; no job of yours is in the queue, so the job is larger than this limit",
+                next_step="lower limits.max_submitted in the site file, cancel the study and submit it again",
+            )
+        raise SteelyardError(f"sbatch failed: {said}", next_step="steelyard site check SITE")
 
     def find(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
         """Find jobs by their unique names, including jobs that have ended."""
@@ -124,58 +188,99 @@ class Slurm:
             if entry.name in names
         }
 
+    def is_id(self, campaign: Campaign, job: JobArray, text: str) -> bool:  # noqa: ARG002
+        """Return whether a text is a number, or `NUMBER;CLUSTER`."""
+        return _ANSWER.fullmatch(text) is not None
+
+    def removed(self, campaign: Campaign) -> str:  # noqa: ARG002
+        """Return what `clean` removes: nothing."""
+        return ""
+
     def poll(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[tuple[int, int], TaskState]:
-        """One squeue and, once a job has ended, one sacct; without accounting a second squeue for exit codes."""
+        """One squeue and, once a job has ended, one sacct; without accounting a second squeue for exit codes.
+
+        A submission that reached the controller late may be there beside the one that we know: both have the job's
+        name. Whichever started a run has its lease, and only that one can say how it ended.
+        """
         names = {job.name for job in jobs}
-        queue = {key: told for key, told in self._queue().items() if told.name in names}
-        by_name = {told.name: told.job_id for told in queue.values()}
-        ids = {job.number: (campaign.job_id(job) or by_name.get(job.name, "")) for job in jobs}
-        # Tasks whose runs are all collected are not queried.
-        left = {entry.name for entry in os.scandir(campaign.path / "runs")}
-        wanted = [
-            (job, task, (ids[job.number].partition(";")[0], task))
-            for job in jobs
-            for task, runs in enumerate(job.tasks)
-            if not left.isdisjoint(runs)
-        ]
+        queue = self._queue()
+        asked = self._asked_about(campaign, jobs, queue)
         account: dict[TaskKey, TaskLine] | None = {}
-        if any(key not in queue or queue[key].phase == "ended" for _, _, key in wanted):
-            known = sorted({key[0] for _, _, key in wanted} - {""})
+        keys = [(job_id, one.task) for one in asked for job_id in one.ids]
+        if any(key not in queue or queue[key].phase == "ended" for key in keys):
+            known = sorted({job_id for job_id, _ in keys if job_id.isdecimal()})
             account = self._account(campaign, f"--jobs={','.join(known)}") if known else {}
             queue = queue if account else self._with_exit_codes(queue)
         found: dict[tuple[int, int], TaskState] = {}
-        for job, task, key in wanted:
-            traces = Traces(campaign.output_file(job, task), campaign.done_file(job, task), len(job.tasks[task]))
-            told = account_of_task((account or {}).get(key), job)
-            state = state_of(queue.get(key), told, traces, task, job.task_limit_s)
-            # Slurm no longer knows the job. If accounting does not answer, only its own files can show its end.
-            if state is None and key[0] and (account is not None or traces.settled()):
-                self._require_cluster(ids[job.number])
-                state = state_of_forgotten(key[0], traces, task)
-            if state is not None:
-                found[job.number, task] = state
+        for one in asked:
+            states: dict[str, TaskState] = {}
+            for job_id in one.ids:
+                key, told = (job_id, one.task), queue.get((job_id, one.task))
+                if told is None or told.name not in names:
+                    # Somebody may have started the script inside another job.
+                    other = told or queue.get((job_id, 0))
+                    outside = other is not None and other.name not in names and other.phase != "ended"
+                    told = replace(other, state="RUNNING") if other is not None and outside else None
+                accounted = account_of_task((account or {}).get(key), one.job)
+                state = state_of(told, accounted, one.traces, one.task, one.job.task_limit_s)
+                # Slurm no longer knows the job. If accounting does not answer, only its own files can show its end.
+                if state is None and job_id and (account is not None or one.traces.settled()):
+                    self._require_cluster(one.registered)
+                    state = state_of_forgotten(job_id, one.traces, one.task)
+                if state is not None:
+                    states[job_id] = state
+            if (state := _of_copies(one, states)) is not None:
+                found[one.job.number, one.task] = state
         return found
 
-    def fetch(self, campaign: Campaign, job: JobArray, task: int) -> None:
+    def _asked_about(
+        self, campaign: Campaign, jobs: Sequence[JobArray], queue: dict[TaskKey, TaskLine]
+    ) -> list[_Asked]:
+        """Return the tasks with runs to collect, and which jobs of Slurm may have made them."""
+        copies: dict[str, set[str]] = {}
+        for told in queue.values():
+            copies.setdefault(told.name, set()).add(told.job_id)
+        left = set(nofollow.names(campaign.path / "runs"))
+        asked: list[_Asked] = []
+        surplus: set[str] = set()
+        for job in jobs:
+            registered = campaign.job_id(job) or ""
+            own = registered.partition(";")[0]
+            others = sorted(copies.get(job.name, set()) - {own})
+            ids = [*([own] if own else []), *others] or [""]
+            surplus |= set(others if own else ())
+            for task, runs in enumerate(job.tasks):
+                # Tasks whose runs are all collected are not queried.
+                if left.isdisjoint(runs):
+                    continue
+                traces = Traces(campaign.output_file(job, task), campaign.done_file(job, task), len(runs))
+                lines = [queue.get((job_id, task)) for job_id in ids]
+                active = any(told is not None and told.phase != "ended" for told in lines)
+                # With one job that is in the queue, or whose runs have all ended, there is nothing to decide.
+                alone = not others and (active or traces.finished())
+                holder = None if alone else last_holder(campaign, job, task, left)
+                every = tuple(ids if holder is None or holder in ids else [*ids, holder])
+                asked.append(_Asked(job, task, registered, every, holder, traces))
+        if surplus and any(told.job_id in surplus and told.phase == "queued" for told in queue.values()):
+            # Only what has not started: the rest holds leases.
+            self._call(["scancel", "--state=PENDING", *sorted(surplus)])
+        return asked
+
+    def fetch(self, campaign: Campaign, job: JobArray, task: int) -> str:  # noqa: ARG002
         """Do nothing: tasks write into the campaign's folder themselves."""
+        return ""
 
     def cancel(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         """Cancel jobs with one scancel; jobs that have already ended are not an error."""
         ids = {job.number: found for job in jobs if (found := campaign.job_id(job)) is not None}
-        lost = [job for job in jobs if job.number not in ids]
-        if lost:
-            ids |= self.find(campaign, lost)
-        if not ids:
-            return
         for job_id in ids.values():
             self._require_cluster(job_id)
-        numbers = [job_id.partition(";")[0] for job_id in ids.values()]
-        # The file may be untrusted: a value such as --me would cancel jobs of other campaigns.
-        if wrong := [number for number in numbers if not (number.isascii() and number.isdigit())]:
-            raise SteelyardError(
-                f"{campaign.path} names a job {wrong[0]!r}, which is not a number", next_step="squeue --me"
-            )
-        done = self._call(["scancel", *numbers])
+        # Also those whose answer was lost, and copies of a job.
+        names = {job.name for job in jobs}
+        named = {told.job_id for told in self._queue().values() if told.name in names and told.phase != "ended"}
+        if not (every := sorted({job_id.partition(";")[0] for job_id in ids.values()} | named)):
+            return
+        done = self._call(["scancel", *every])
         complaints = [line for line in done.stderr.splitlines() if line.strip() and not _FORGOTTEN.search(line)]
         if done.returncode and complaints:
             raise SteelyardError(f"scancel: {' '.join(complaints)[:1000]}", next_step="squeue --me")
@@ -208,7 +313,11 @@ class Slurm:
         moment = dt.datetime.fromisoformat(campaign.plan.created_at) - dt.timedelta(days=1)
         since = f"--starttime={moment:%Y-%m-%dT%H:%M:%S}"
         words = ["sacct", "--noheader", "--parsable2", "--allocations", which, since, f"--format={SACCT_FIELDS}"]
-        done = self._call(words)
+        try:
+            done = self._call(words)
+        except CommandMissingError:
+            # Some sites do not install it: squeue alone has to do.
+            return {}
         if done.returncode:
             return {} if "accounting storage is disabled" in done.stderr else None
         return read_sacct(done.stdout)
@@ -252,7 +361,7 @@ class Slurm:
                 env={**own_variables(os.environ if self._variables is None else self._variables), **speak},
             )
         except FileNotFoundError:
-            raise SteelyardError(
+            raise CommandMissingError(
                 f"Slurm's command {words[0]!r} was not found",
                 next_step="run the command on a login node of the site, or load its Slurm module",
             ) from None
@@ -276,89 +385,3 @@ def account_of_task(told: TaskLine | None, job: JobArray) -> TaskLine | None:
 def own_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables without those of Slurm that belong to another job or would override the script."""
     return {name: value for name, value in variables.items() if name in KEPT or not _FOREIGN.match(name)}
-
-
-# -- what a job requests
-
-
-def is_array(campaign: Campaign, job: JobArray) -> bool:
-    """Return whether a job is submitted as an array; with array_size 1 the site may not allow arrays at all."""
-    return campaign.plan.site.limits.array_size > 1 or len(job.tasks) > 1
-
-
-def sbatch_lines(campaign: Campaign, job: JobArray) -> list[str]:
-    """Return the #SBATCH lines. Each value is a number of ours or was checked against the site contract."""
-    pool, shape = campaign.plan.place.pool, job.shape
-    tasks = tasks_per_node(pool, job)
-    options = [f"--job-name={job.name}"]
-    if is_array(campaign, job):
-        most = campaign.plan.site.limits.max_running
-        # Slurm has a limit per array, not one for all arrays.
-        together = f"%{max(1, most // len(campaign.plan.jobs))}" if most is not None else ""
-        options.append(f"--array=0-{len(job.tasks) - 1}{together}")
-    options.append(f"--output=jobs/{campaign.job_folder(job).name}/{_output_name(campaign, job)}")
-    options += [f"--nodes={shape.nodes}", f"--ntasks-per-node={tasks}"]
-    if (cpus := cpus_per_task(pool, job)) is not None:
-        options.append(f"--cpus-per-task={cpus}")
-    if pool.memory_per_node_mib is not None:
-        options.append(f"--mem={_share(pool.memory_per_node_mib, pool, job)}M")
-    if pool.gpus is not None and shape.devices_per_node:
-        options.append(f"--gres={pool.gpus}:{shape.devices_per_node}")
-    # Slurm counts whole minutes, rounded up.
-    minutes = math.ceil(job.task_limit_s / 60)
-    options += [f"--time={minutes}", "--no-requeue"]
-    named = {
-        "partition": pool.partition,
-        "account": pool.account,
-        "qos": pool.qos,
-        "constraint": pool.constraint,
-        "reservation": pool.reservation,
-    }
-    options += [f"--{name}={value}" for name, value in named.items() if value is not None]
-    options += ["--exclusive"] if pool.exclusive else []
-    return [f"#SBATCH {option}" for option in [*options, *pool.options]]
-
-
-def _output_name(campaign: Campaign, job: JobArray) -> str:
-    return "%a.out" if is_array(campaign, job) else "0.out"
-
-
-def tasks_per_node(pool: Pool, job: JobArray) -> int:
-    """Return the number of Slurm tasks per node: one torchrun, or one per process."""
-    return job.shape.processes_per_node if pool.start == "tasks" and job.kind != "packed" else 1
-
-
-def cpus_per_task(pool: Pool, job: JobArray) -> int | None:
-    """Return the CPUs of each Slurm task; None: the scheduler's default."""
-    if pool.cpus_per_node is None:
-        return None
-    return max(1, _share(pool.cpus_per_node, pool, job) // tasks_per_node(pool, job))
-
-
-def _share(amount: int, pool: Pool, job: JobArray) -> int:
-    """Return the share of a node's CPUs or memory that matches its share of devices: other jobs need the rest."""
-    if pool.exclusive:
-        return amount
-    devices = max(1, job.shape.devices_per_node, job.shape.processes_per_node)
-    return max(1, math.ceil(amount * min(devices, pool.devices_per_node) / pool.devices_per_node))
-
-
-def start_words(pool: Pool, job: JobArray) -> list[Word]:
-    """Return the command that starts node.sh once per node or per process.
-
-    Each run is a step, even on one node: if Slurm ends it for its memory, the next run can still start.
-    """
-    if job.kind == "packed":
-        return []
-    tasks = tasks_per_node(pool, job)
-    words: list[Word] = ["srun", f"--nodes={job.shape.nodes}", f"--ntasks={job.shape.nodes * tasks}"]
-    words.append(f"--ntasks-per-node={tasks}")
-    # Since 22.05 srun does not inherit it from the job.
-    if (cpus := cpus_per_task(pool, job)) is not None:
-        words.append(f"--cpus-per-task={cpus}")
-    elif pool.exclusive and tasks == 1:
-        # One torchrun has the whole node; a site's automatic binding would give it a single core.
-        words.append("--cpu-bind=none")
-    # If a rank dies, the others must not wait for it; standard input belongs to the script. If the job was submitted
-    # with --export=NONE, srun would hide from the run what modules and the script have set.
-    return [*words, "--export=ALL", "--kill-on-bad-exit=1", "--input=none", "--unbuffered"]

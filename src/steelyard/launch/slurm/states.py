@@ -8,10 +8,12 @@ from __future__ import annotations
 import pwd
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from steelyard.contracts import observe
+from steelyard.errors import DamagedDataError, SteelyardError
 from steelyard.launch.campaign import TaskState
+from steelyard.launch.scripts.task import read_done, read_tail
 from steelyard.launch.slurm.output import cause_in
 
 if TYPE_CHECKING:
@@ -22,12 +24,16 @@ if TYPE_CHECKING:
 
 SQUEUE_FIELDS: Final = "%F|%K|%T|%r|%N|%V|%S|%M|%j"
 """Job id of the array, index or indexes, state, reason, nodes, submit time, start time, time used, name."""
-SACCT_FIELDS: Final = "JobID,State,ExitCode,NodeList,Submit,Start,ElapsedRaw,ConsumedEnergyRaw,JobName"
+SACCT_FIELDS: Final = "JobID,State,ExitCode,NodeList,Submit,Start,ElapsedRaw,ConsumedEnergyRaw,Suspended,JobName"
 TAIL_BYTES: Final = 16_384
 MAX_INDEX: Final = 4_000_000  # Slurm's own bound of MaxArraySize is 4,000,001
+MAX_TASKS: Final = 1_000_000
+"""The most tasks in one answer; a line of squeue may stand for millions."""
 MAX_NODES: Final = 10_000
+MAX_DIGITS: Final = 12
 # What Slurm writes for "no value" (NO_VAL, INFINITE) in 32 and 64 bits, sources in slurm.h.in.
 NO_VALUES: Final = frozenset({2**32 - 2, 2**32 - 1, 2**64 - 2, 2**64 - 1})
+SUSPENDED: Final = "suspended by Slurm: its time goes on, its processes do not"
 GONE: Final = "GONE"
 """Our state for a task that Slurm no longer knows; it keeps ended jobs for MinJobAge, or in its accounting."""
 ACCOUNT_LAG_S: Final = 600
@@ -80,6 +86,7 @@ _RANGE: Final = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
 _BY: Final = re.compile(r"CANCELLED by (\d{1,10})")
 _BRACKETS: Final = re.compile(r"([^\[\],]*)\[([\d,-]+)\]([^\[\],]*)")
 
+T = TypeVar("T")
 TaskKey = tuple[str, int]
 """Slurm's job id and the number of a task."""
 
@@ -101,6 +108,7 @@ class TaskLine:
     signal: int | None = None
     energy_j: float | None = None
     cancelled_by: int | None = None
+    suspended_s: float | None = None
     numbered: bool = True
     """False: the line does not give the index of the task, or whether the job is an array."""
 
@@ -124,16 +132,24 @@ def read_squeue(text: str) -> dict[TaskKey, TaskLine]:
             continue
         job, tasks, state, reason, nodes, queued, started, used, name = fields
         told = TaskLine(job, name, state, reason, nodes, _utc(queued), _utc(started), seconds_of(used))
-        found |= {(job, task): told for task in indexes(tasks)}
+        _add(found, job, tasks, told)
     return found
+
+
+def _add(found: dict[TaskKey, T], job: str, tasks: str, told: T) -> None:
+    """Add what a line says to all its tasks."""
+    for task in indexes(tasks):
+        found[job, task] = told
+        if len(found) > MAX_TASKS:
+            raise SteelyardError(f"Slurm lists more than {MAX_TASKS:,} tasks")
 
 
 def read_exit_codes(text: str) -> dict[TaskKey, int]:
     """Parse wait statuses from the output of squeue with --Format=ArrayJobID,ArrayTaskID,exit_code."""
     found: dict[TaskKey, int] = {}
     for words in (line.split() for line in text.splitlines()):
-        if len(words) == 3 and words[0].isdecimal() and words[2].isdecimal():
-            found |= {(words[0], task): int(words[2]) for task in indexes(words[1])}
+        if len(words) == 3 and words[0].isdecimal() and (status := small_number(words[2])) is not None:
+            _add(found, words[0], words[1], status)
     return found
 
 
@@ -141,10 +157,10 @@ def read_sacct(text: str) -> dict[TaskKey, TaskLine]:
     """Parse the output of sacct with SACCT_FIELDS."""
     found: dict[TaskKey, TaskLine] = {}
     for line in text.splitlines():
-        fields = line.split("|", 8)
-        if len(fields) < 9:
+        fields = line.split("|", 9)
+        if len(fields) < 10:
             continue
-        place, state, code, nodes, queued, started, elapsed, energy, name = fields
+        place, state, code, nodes, queued, started, elapsed, energy, suspended, name = fields
         job, _, tasks = place.partition("_")
         exit_code, _, signal = code.partition(":")
         by = _BY.match(state)
@@ -157,14 +173,15 @@ def read_sacct(text: str) -> dict[TaskKey, TaskLine]:
             queued_at=_utc(queued),
             started_at=_utc(started),
             elapsed_s=_number(elapsed),
-            exit_code=int(exit_code) if exit_code.isdecimal() else None,
-            signal=int(signal) if signal.isdecimal() else None,
+            exit_code=small_number(exit_code),
+            signal=small_number(signal),
             # Slurm writes 0 where nobody measures energy.
             energy_j=_number(energy) or None,
+            suspended_s=seconds_of(suspended) or None,
             cancelled_by=int(by[1]) if by else None,
             numbered=bool(tasks),
         )
-        found |= {(job, task): told for task in indexes(tasks.strip("[]"))}
+        _add(found, job, tasks.strip("[]"), told)
     return found
 
 
@@ -189,10 +206,11 @@ def node_names(text: str) -> tuple[str, ...]:
             continue
         for piece in found[2].split(","):
             first, _, last = piece.partition("-")
-            if not (first.isdecimal() and (last or first).isdecimal()):
+            begin, end = small_number(first), small_number(last or first)
+            if begin is None or end is None:
                 continue
-            end = min(int(last or first), int(first) + MAX_NODES)
-            names += [f"{found[1]}{number:0{len(first)}d}{found[3]}" for number in range(int(first), end + 1)]
+            end = min(end, begin + MAX_NODES - len(names))
+            names += [f"{found[1]}{number:0{len(first)}d}{found[3]}" for number in range(begin, end + 1)]
     return tuple(names[:MAX_NODES])
 
 
@@ -207,6 +225,11 @@ def seconds_of(text: str) -> int | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def small_number(text: str) -> int | None:
+    """Return a number of a few digits; None if it is something else."""
+    return int(text) if text.isdecimal() and len(text) < MAX_DIGITS else None
 
 
 def _number(text: str) -> float | None:
@@ -228,13 +251,7 @@ class Traces:
 
     def tail(self) -> str:
         """Return the end of the output."""
-        try:
-            with self.output.open("rb") as file:
-                file.seek(0, 2)
-                file.seek(max(0, file.tell() - TAIL_BYTES))
-                return file.read(TAIL_BYTES).decode("utf-8", "replace")
-        except OSError:
-            return ""
+        return read_tail(self.output, TAIL_BYTES)
 
     def settled(self) -> bool:
         """Return whether the files alone show that the task is over."""
@@ -243,9 +260,8 @@ class Traces:
     def finished(self) -> bool:
         """Return whether every run has a line in TASK.done."""
         try:
-            with self.done.open("rb") as file:
-                return sum(1 for _ in file) >= self.runs
-        except OSError:
+            return sum(1 for _ in read_done(self.done)) >= self.runs
+        except (OSError, DamagedDataError):
             return False
 
 
@@ -268,7 +284,8 @@ def state_of(
     if now.phase != "ended":
         hopeless = "; will not start by itself" if _HOPELESS.search(now.reason) else ""
         waiting = now.phase == "queued" and now.reason not in ("", "None")
-        return TaskState(now.phase, why=f"{now.reason}{hopeless}" if waiting else "")
+        suspended = SUSPENDED if now.state in ("SUSPENDED", "STOPPED") else ""
+        return TaskState(now.phase, why=f"{now.reason}{hopeless}" if waiting else suspended)
     return TaskState(
         "ended", _describe_end(now, account if account and account.phase == "ended" else None, traces, task)
     )
@@ -315,6 +332,7 @@ def _describe_end(now: TaskLine, account: TaskLine | None, traces: Traces, task:
         started_at=(best.started_at or now.started_at) if ran else None,
         elapsed_s=best.elapsed_s if ran else None,
         energy_j=best.energy_j if ran else None,
+        suspended_s=best.suspended_s,
         runs=traces.runs,
     )
 

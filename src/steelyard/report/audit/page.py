@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from steelyard.audit.check import rows_meant
+from steelyard.audit.shown import shown_tables
 from steelyard.report.audit.claims import claims_table
-from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
+from steelyard.report.page import Cell, Column, Doubt, FirstScreen, KeyFigure, Page, Prose, Section, Table
 from steelyard.rules.rule import SEVERITIES
 from steelyard.rules.table.settings import SETTINGS
-from steelyard.rules.table.units import unit_of
-from steelyard.terminal.claims import claim_tally
-from steelyard.terminal.findings import rule_name, tally
-from steelyard.terminal.text import many, number
+from steelyard.terminal.claims import claim_tally, verdict_line
+from steelyard.terminal.text import many
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from steelyard.audit.printed.read import TableReading
+    from steelyard.audit.shown import ShownCell, ShownTable
     from steelyard.audit.subject import Audit
     from steelyard.contracts.record import Finding
-    from steelyard.rules.table.row import Row
+    from steelyard.report.page import Trust
     from steelyard.rules.table.row import RowTable as Rows
 
 MAX_ROWS = 2000
 """Rows of one table on a page. Findings on all rows are listed."""
-MAX_FIGURES = 8
-"""Metrics with their own columns: those that most rows have."""
-MAX_CELL, MAX_NOTE = 200, 1000
+MAX_NOTE = 1000
 FEW_ROWS = 10
 NOTHING_FOUND = "No findings."
 UNJUDGED = ("not shown",)
-"""Verdicts for claims that cannot be checked, as opposed to wrong ones."""
+"""Verdicts for claims that the rows cannot decide."""
+MEANING = {
+    "consistent": "The figures agree with each other, as far as they can be checked. This does not prove them right.",
+    "warnings": "There is something to correct or to explain before the figures are used.",
+    "contradictory": "At least one figure or claim cannot be right.",
+}
 STATED = ("batch_per_device", "global_batch", "precision", "jobs", "dataset", "framework", "phase")
 """Settings that most comparisons need."""
 
@@ -44,16 +50,29 @@ def audit_page(audits: Sequence[Audit]) -> Page:
     sections: list[Section] = []
     for place, entry in enumerate(audits, 1):
         sections += _sections(entry, f"a{place}-" if several else "", several=several)
-    passed = sum(entry.passes for entry in audits)
     names = ", ".join(entry.name for entry in audits[:5]) + (", ..." if len(audits) > 5 else "")
-    subtitle = f"{passed} of {len(audits)} pass." if several else _verdict(audits[0])
+    counts: Counter[str] = Counter(entry.verdict for entry in audits)
+    each = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(MEANING) if counts[verdict])
     return Page(
         title=f"Audit: {names}",
-        subtitle=subtitle,
+        subtitle=f"{each}." if several else audits[0].about,
         sections=tuple(sections),
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         made_by=f"steelyard {VERSION}",
+        first=None if several else _first(audits[0]),
     )
+
+
+def _first(entry: Audit) -> FirstScreen:
+    """Return the verdict, and what it is made of."""
+    counts = Counter(found.severity for found in entry.findings)
+    figures = [KeyFigure(f"{each}s", str(counts[each]), unreliable=counts[each] > 0) for each in ("error", "warning")]
+    if entry.judgements:
+        held = sum(one.verdict == "holds" for one in entry.judgements)
+        total = len(entry.judgements)
+        figures.append(KeyFigure("claims that hold", f"{held} of {total}", unreliable=held < total))
+    trust: Trust = entry.verdict
+    return FirstScreen(_verdict(entry), tuple(figures), trust, (MEANING[entry.verdict],))
 
 
 # -- sections
@@ -64,12 +83,12 @@ def _sections(entry: Audit, prefix: str, *, several: bool) -> list[Section]:
     about = f": {entry.name}" if several else ""
     # Findings that are not about a row: on runs or whole tables.
     elsewhere = tuple(found for found in entry.findings if not any(rows_meant(found, table) for table in tables))
-    made = [
-        Section(
-            f"{prefix}verdict", f"Verdict{about}", f"Does {entry.name} pass the audit?", _verdict(entry),
+    made = []
+    if several or elsewhere:
+        made = [Section(
+            f"{prefix}verdict", f"Verdict{about}", f"Is {entry.name} consistent?", _verdict(entry),
             (Prose((entry.about,)),), elsewhere,
-        )
-    ]  # fmt: skip
+        )]  # fmt: skip
     for place, table in enumerate(tables, 1):
         made.append(_table_section(entry, table, f"{prefix}table{f'-{place}' if len(tables) > 1 else ''}", about))
     if entry.judgements:
@@ -83,27 +102,9 @@ def _sections(entry: Audit, prefix: str, *, several: bool) -> list[Section]:
 
 
 def _verdict(entry: Audit) -> str:
-    """State the verdict in one or two sentences, errors first."""
-    errors = sorted({found.code for found in entry.findings if found.severity == "error"})
-    wrong = [one for one in entry.judgements if one.verdict != "holds" and one.verdict not in UNJUDGED]
-    open_ = sum(one.verdict in UNJUDGED for one in entry.judgements)
-    if entry.passes:
-        claims = f" {claim_tally(entry.judgements)}." if entry.judgements else ""
-        return f"Yes: no errors.{claims} {_counts(entry.findings)}"
-    problems = []
-    if errors:
-        problems.append(f"error{'s' * (len(errors) > 1)} {', '.join(errors)}")
-    if wrong:
-        verb = "does" if len(wrong) == 1 else "do"
-        problems.append(f"{len(wrong)} of {many(len(entry.judgements), 'claim')} {verb} not hold")
-    if open_:
-        problems.append(f"{many(open_, 'claim')} cannot be checked with the rows")
-    start = "No" if errors or wrong else "Unclear"
-    return f"{start}: {'; '.join(problems)}. {_counts(entry.findings)}"
-
-
-def _counts(findings: Sequence[Finding]) -> str:
-    return f"Findings: {tally(findings).partition(';')[0]}." if findings else "No findings."
+    """State the verdict in one sentence."""
+    head, _, rest = verdict_line(entry).partition(":")
+    return f"{head.capitalize()}:{rest}."
 
 
 def _table_section(entry: Audit, table: Rows, name: str, about: str) -> Section:
@@ -115,68 +116,87 @@ def _table_section(entry: Audit, table: Rows, name: str, about: str) -> Section:
     answer = f"{len(concerned)} of {many(len(table.rows), 'row')} have findings." if concerned else NOTHING_FOUND
     listed = dict.fromkeys(found for row in concerned for found in by_row[row.place])
     findings = tuple(sorted(listed, key=lambda found: list(SEVERITIES).index(found.severity)))
-    shown = [_rows_table(table.rows, by_row, f"{name}-rows", f"Rows of {table.name}")]
-    if concerned and len(table.rows) > FEW_ROWS:
-        # First, because they are hard to find in the long table.
-        shown.insert(0, _rows_table(concerned, by_row, f"{name}-concerned", "Rows with findings"))
+    printed = shown_tables(table, entry.findings_on(table))
+    blocks = []
+    for number, one in enumerate(printed, 1):
+        ending = f"-{number}" if len(printed) > 1 else ""
+        whole = range(len(one.lines))
+        if len(one.lines) > FEW_ROWS:
+            # First, because they are hard to find in the long table.
+            marked = [n for n in whole if any(at in by_row for at in one.places[n]) or _is_marked(one.lines[n])]
+            if 0 < len(marked) <= len(one.lines) / 2:
+                first = _shown_table(one, marked, by_row, f"{name}-concerned{ending}", "Rows with findings")
+                blocks.append(first)
+        title = one.title if table.grids else f"Rows of {one.title}"
+        made = _shown_table(one, whole, by_row, f"{name}-rows{ending}", title)
+        blocks.append(replace(made, notes=(*made.notes, *_notes(table))))
+    if entry.reading is not None:
+        blocks.append(_reading_table(entry.reading, f"{name}-headings"))
     title = f"As published: {table.name}{about}"
-    return Section(name, title, "What was found in its rows?", answer, tuple(shown), findings)
+    return Section(name, title, "What was found in its rows?", answer, tuple(blocks), findings)
 
 
-def _rows_table(every: Sequence[Row], by_row: dict[str, list[Finding]], name: str, title: str) -> Table:
-    rows = every[:MAX_ROWS]
-    keys = [key for key in SETTINGS if len({str(row.get(key)) for row in rows}) > 1]
-    counts: dict[str, int] = defaultdict(int)
-    for row in rows:
-        for metric in row.figures:
-            counts[metric] += 1
-    metrics = sorted(counts, key=lambda metric: (-counts[metric], list(counts).index(metric)))[:MAX_FIGURES]
-    columns = [Column("row", align="left"), Column("findings", align="left")]
-    columns += [Column(metric.replace("_", " ")) for metric in metrics]
-    columns += [Column(key.replace("_", " "), align="left") for key in keys]
+def _reading_table(reading: TableReading, name: str) -> Table:
+    """Show what each heading was taken for, and what was left out."""
+    several = any(each.table for each in reading.meanings)
+    rows = []
+    for each in reading.meanings:
+        words = f"{each.meaning} ({each.note})" if each.note else each.meaning
+        start = (Cell(str(each.table), each.table),) if several else ()
+        rows.append((*start, Cell(each.heading, each.heading), Cell(words, words)))
+    names = ("table", "heading", "read as") if several else ("heading", "read as")
+    columns = tuple(Column(name, align="left") for name in names)
+    more = (f"{reading.more_refused:,} more cells were not read.",) if reading.more_refused else ()
+    refused = tuple(f"Not read: {problem.field}: {problem.problem}." for problem in reading.refused)
+    return Table(name, "How the headings were read", columns, tuple(rows), (*refused, *more))
+
+
+def _is_marked(line: Sequence[ShownCell]) -> bool:
+    return any(cell.severity is not None for cell in line)
+
+
+def _shown_table(
+    one: ShownTable, lines: Sequence[int], by_row: dict[str, list[Finding]], name: str, title: str
+) -> Table:
+    """Return some lines of a table, the wrong figures marked; beside each, the codes of its findings."""
+    chosen = lines[:MAX_ROWS]
+    texts = [[one.lines[n][column].text for n in chosen] for column in range(len(one.headings))]
+    columns = [
+        Column(heading, align="right" if column and _is_numeric(texts[column]) else "left")
+        for column, heading in enumerate(one.headings)
+    ]
+    columns.append(Column("findings", align="left"))
     made = []
-    for row in rows:
-        codes = tuple(dict.fromkeys(entry.code for entry in by_row.get(row.place, [])))
-        words = "; ".join(rule_name(code) for code in codes) or "-"
-        beside = [Cell(row.place, row.place), Cell(words, words if codes else None, codes=codes)]
-        made.append((*beside, *(_figure(row, metric) for metric in metrics), *(_setting(row.get(key)) for key in keys)))
-    return Table(name, title, tuple(columns), tuple(made), _notes(rows, len(every), keys, counts))
-
-
-def _setting(value: object) -> Cell:
-    if value is None:
-        return Cell("not stated")
-    text = str(value)
-    return Cell(
-        text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]} ...", value if isinstance(value, int | float) else text
-    )
-
-
-def _figure(row: Row, metric: str) -> Cell:
-    found = row.figures.get(metric)
-    if found is None:
-        return Cell("-" if row.status == "completed" else row.status.replace("_", " "))
-    # As printed; measured values have an interval.
-    unit = f" {found.unit}" if found.unit not in ("", "1") else ""
-    # Values are stored in base units and shown in their own unit.
-    factor = (unit_of(found.unit) or ("", 1.0))[1]
-    text = found.text or number(found.value / factor)
-    if not found.text and found.low < found.high:
-        text += f" [{number(found.low / factor, 4)}, {number(found.high / factor, 4)}]"
-    return Cell(f"{text}{unit}", found.value, found.low, found.high)
-
-
-def _notes(rows: Sequence[Row], total: int, keys: Sequence[str], counts: dict[str, int]) -> tuple[str, ...]:
+    for n in chosen:
+        found = dict.fromkeys(entry.code for place in one.places[n] for entry in by_row.get(place, ()))
+        beside = Cell("" if found else "-", " ".join(found) or None, codes=tuple(found))
+        made.append((*map(_cell, one.lines[n]), beside))
     notes = []
-    shared = {key: rows[0].get(key) for key in SETTINGS if key not in keys} if rows else {}
-    text = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shared.items() if value is not None)
-    if text:
-        notes.append(f"All rows: {text[:MAX_NOTE]}.")
-    if len(counts) > MAX_FIGURES:
-        notes.append(f"{len(counts) - MAX_FIGURES} more metrics are in the file of the table.")
-    if total > len(rows):
-        notes.append(f"{total - len(rows):,} more rows are not shown.")
-    return tuple(notes)
+    if any(_is_marked(one.lines[n]) for n in chosen):
+        notes.append("\u25a0 = error, \u25b2 = warning; \u2192 = what the other figures give.")
+    if len(lines) > MAX_ROWS:
+        notes.append(f"{len(lines) - MAX_ROWS:,} more rows are not shown.")
+    return Table(name, title, tuple(columns), tuple(made), tuple(notes))
+
+
+def _cell(cell: ShownCell) -> Cell:
+    doubt = Doubt(cell.text, cell.recomputed, cell.severity) if cell.severity is not None else None
+    return Cell(cell.marked, cell.text, doubt=doubt)
+
+
+def _is_numeric(texts: Sequence[str]) -> bool:
+    """Whether a column is of numbers, as printed: with units, signs and marks."""
+    return all(re.match(r"[^A-Za-z]{0,3}\d|\W*$", text) for text in texts)
+
+
+def _notes(table: Rows) -> tuple[str, ...]:
+    """State the settings that all rows share, which a table of rows has no columns for."""
+    rows = table.rows
+    if table.grids or not rows:
+        return ()
+    same = {key: rows[0].get(key) for key in SETTINGS if len({str(row.get(key)) for row in rows}) == 1}
+    text = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in same.items() if value is not None)
+    return (f"All rows: {text[:MAX_NOTE]}.",) if text else ()
 
 
 # -- what could not be checked

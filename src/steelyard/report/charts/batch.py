@@ -29,6 +29,7 @@ from steelyard.report.charts.style import (
     named,
     number_axis,
     points,
+    shown_by,
     spec,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
@@ -46,6 +47,13 @@ if TYPE_CHECKING:
 WIDE_SWEEP = 8
 MAX_TICKS = 12
 DRAWN = 80
+WITH_CI, WITHOUT_CI, FITTED, KNEE_CI = (
+    "measured, with 95 % CI",
+    "measured, no CI",
+    "fitted curve",
+    "95 % CI of the knee",
+)
+NO_MEMORY, NO_RESULT = "out of memory", "no result"
 ROOM = 1.25
 FAR = 3.0
 GIB = 1 << 30
@@ -78,14 +86,15 @@ def batch_chart(curve: BatchCurve, name: str = "batch-throughput") -> Chart:
     # The fitted curve if there is one, else lines between the points. Points with errors are not joined.
     layers = _knee(curve, axes, factor)
     if not curve.blocked:
-        layers.append(layer(_form(curve, factor) or values, "line", axes.at(), color=BLUE, strokeWidth=1.6))
-    layers += bars_up(values, axes)
-    layers.append(points([value for value in values if value["low"] is not None], axes.at()))
-    layers.append(hollow([value for value in values if value["low"] is None], axes.at()))
-    memory = [{"x": entry.batch, "y": 0} for entry in curve.cells if entry.out_of_memory]
-    others = [{"x": entry.batch, "y": 0} for entry in curve.cells if _failed(entry)]
-    layers += [crosses(memory, axes.at())] if memory else []
-    layers += [hollow(others, axes.at(), INK, "square")] if others else []
+        line = layer(_form(curve, factor) or values, "line", axes.at(), color=BLUE, strokeWidth=1.6)
+        layers += shown_by(FITTED if _form(curve, factor) else WITH_CI, [line])
+    known = points([value for value in values if value["low"] is not None], axes.at())
+    layers += shown_by(WITH_CI, [*bars_up(values, axes), known])
+    layers += shown_by(WITHOUT_CI, [hollow([value for value in values if value["low"] is None], axes.at())])
+    memory = [_lost(entry, NO_MEMORY) for entry in curve.cells if entry.out_of_memory]
+    others = [_lost(entry, NO_RESULT) for entry in curve.cells if _failed(entry)]
+    layers += shown_by(NO_MEMORY, [crosses(memory, axes.at())]) if memory else []
+    layers += shown_by(NO_RESULT, [hollow(others, axes.at(), INK, "square")]) if others else []
     return Chart(
         name=name,
         title="Throughput over the batch size" if not curve.blocked else "Throughput at each batch size",
@@ -94,6 +103,10 @@ def batch_chart(curve: BatchCurve, name: str = "batch-throughput") -> Chart:
         alt=_words(curve),
         notes=_notes(curve),
     )
+
+
+def _lost(entry: BatchCell, ended: str) -> dict[str, Any]:
+    return {"x": entry.batch, "y": 0, "tip": [f"batch per device: {entry.batch:,}", ended]}
 
 
 def _logarithmic(curve: BatchCurve) -> bool:
@@ -116,15 +129,17 @@ def _knee(curve: BatchCurve, axes: Axes, factor: float) -> list[Layer]:
     if found.low is not None and found.high is not None and found.low < last:
         band = {"x": max(first, found.low), "x2": min(last, found.high)}
         encoding = {"x": {"field": "x", **axes.x}, "x2": {"field": "x2"}}
-        out.append(layer([band], "rect", encoding, color=PALE, opacity=1))
+        out += shown_by(KNEE_CI, [layer([band], "rect", encoding, color=PALE, opacity=1)])
     if found.value is not None and first <= found.value <= last:
         line = {"x": {"field": "x", **axes.x}}
-        out.append(layer([{"x": found.value}], "rule", line, color=RED, strokeWidth=2, strokeDash=DASHED))
+        rule = layer([{"x": found.value}], "rule", line, color=RED, strokeWidth=2, strokeDash=DASHED)
+        out += shown_by(_knee_sign(found), [rule])
     asymptote = _drawn_asymptote(curve)
     if asymptote is not None:
         line = {"y": {"field": "y", **axes.y}}
         value = [{"y": asymptote / factor}]
-        out.append(layer(value, "rule", line, color=QUIET, strokeWidth=1.6, strokeDash=DOTTED))
+        rule = layer(value, "rule", line, color=QUIET, strokeWidth=1.6, strokeDash=DOTTED)
+        out += shown_by(_most(found), [rule])
     return out
 
 
@@ -154,22 +169,22 @@ def _signs(curve: BatchCurve, values: Sequence[dict[str, Any]]) -> list[Sign]:
     line = bool(_form(curve, 1.0)) or not curve.blocked
     signs = []
     if any(value["low"] is not None for value in values):
-        signs.append(Sign("measured, with 95 % CI", BLUE, "circle"))
+        signs.append(Sign(WITH_CI, BLUE, "circle"))
     if any(value["low"] is None for value in values):
-        signs.append(Sign("measured, no CI", BLUE, "circle", filled=False))
+        signs.append(Sign(WITHOUT_CI, BLUE, "circle", filled=False))
     if line and _form(curve, 1.0):
-        signs.append(Sign("fitted curve", BLUE, line=True))
+        signs.append(Sign(FITTED, BLUE, line=True))
     found = curve.knee
     if found is not None and found.value is not None and _ends(curve)[0] <= found.value <= _ends(curve)[1]:
-        signs.append(Sign(f"knee: {_share(found)} of the maximum", RED, line=True, dash=DASHED))
+        signs.append(Sign(_knee_sign(found), RED, line=True, dash=DASHED))
     if found is not None and found.low is not None and found.high is not None and found.low < _ends(curve)[1]:
-        signs.append(Sign("95 % CI of the knee", QUIET, area=PALE))
+        signs.append(Sign(KNEE_CI, QUIET, area=PALE))
     if found is not None and _drawn_asymptote(curve) is not None:
         signs.append(Sign(_most(found), QUIET, line=True, dash=DOTTED))
     if any(entry.out_of_memory for entry in curve.cells):
-        signs.append(Sign("out of memory", INK, DIAGONAL))
+        signs.append(Sign(NO_MEMORY, INK, DIAGONAL))
     if any(_failed(entry) for entry in curve.cells):
-        signs.append(Sign("no result", INK, "square", filled=False))
+        signs.append(Sign(NO_RESULT, INK, "square", filled=False))
     return signs
 
 
@@ -178,6 +193,10 @@ def _signs(curve: BatchCurve, values: Sequence[dict[str, Any]]) -> list[Sign]:
 
 def _share(found: Knee) -> str:
     return f"{100 * found.share:g} %"
+
+
+def _knee_sign(found: Knee) -> str:
+    return f"knee: {_share(found)} of the maximum"
 
 
 def _most(found: Knee) -> str:

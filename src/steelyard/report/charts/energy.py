@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.best import rank
 from steelyard.analysis.summary import labels
 from steelyard.errors import InputError
 from steelyard.report.charts.style import (
@@ -23,14 +22,15 @@ from steelyard.report.charts.style import (
     in_unit,
     interval_of,
     key,
+    named,
     number_axis,
     placed_texts,
     points,
     short,
+    shown_by,
     spec,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
-from steelyard.terminal.best import answers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,19 +73,21 @@ def energy_chart(cells: Sequence[CellEnergy], name: str = "throughput-energy") -
     scopes = list(dict.fromkeys(dot.entry.scope for dot in dots))
     layers = [part for dot in dots for part in _marks(dot, axes, factor, scopes)]
     if len(dots) <= MAX_LABELS:
-        layers += placed_texts([_label(dot, factor) for dot in dots], axes, (right, top), (WIDTH, HEIGHT))
+        names = placed_texts([_label(dot, factor) for dot in dots], axes, (right, top), (WIDTH, HEIGHT))
+        # A label is two layers: its outline and its text.
+        layers += [part for n, dot in enumerate(dots) for part in shown_by(_sign(dot), names[2 * n : 2 * n + 2])]
     signs = []
     for place, scope in enumerate(scopes):
         colour, shape = COLOURS[place % len(COLOURS)], SHAPES[place % len(SHAPES)]
-        for verdict, filled in (("valid", True), ("doubtful", False)):
-            if any(dot.entry.scope == scope and (dot.entry.verdict == "valid") == filled for dot in dots):
-                signs.append(Sign(f"{short(scope)}, {verdict}", colour, shape, filled=filled))
+        for filled in (True, False):
+            alike = [dot for dot in dots if dot.entry.scope == scope and (dot.entry.verdict == "valid") == filled]
+            signs += [Sign(_sign(alike[0]), colour, shape, filled=filled)] if alike else []
     return Chart(
         name=name,
         title="Throughput and energy per sample",
         spec=spec([*layers, *key(signs)]),
         table=_table(cells, name),
-        alt=_words(cells, dots, left_out),
+        alt=_words(dots, left_out),
         notes=_notes(dots, scopes, left_out),
     )
 
@@ -107,16 +109,22 @@ def _dots(cells: Sequence[CellEnergy]) -> tuple[list[_Dot], list[str]]:
 def _marks(dot: _Dot, axes: Axes, factor: float, scopes: list[str]) -> list[Layer]:
     place = scopes.index(dot.entry.scope) % len(COLOURS)
     colour, shape = COLOURS[place], SHAPES[place]
-    value = {"x": dot.cost.value, "y": (dot.rate.value or 0.0) / factor}
+    lines = [
+        dot.label,
+        f"throughput of the job: {named(dot.rate.value or 0.0, *interval_of(dot.rate))} {dot.rate.unit}",
+        f"energy per sample: {named(dot.cost.value or 0.0, *interval_of(dot.cost))} {dot.cost.unit}",
+    ]
+    value = {"x": dot.cost.value, "y": (dot.rate.value or 0.0) / factor, "tip": lines}
     low, high = interval_of(dot.rate)
     upright = {**value, "low": None if low is None else low / factor, "high": None if high is None else high / factor}
     along = {**value, **dict(zip(("low", "high"), interval_of(dot.cost), strict=True))}
     make = points if dot.entry.verdict == "valid" else hollow
-    return [
-        *bars_up([upright], axes, colour),
-        *bars_along([along], axes, colour),
-        make([value], axes.at(), colour, shape),
-    ]
+    parts = [*bars_up([upright], axes, colour), *bars_along([along], axes, colour)]
+    return shown_by(_sign(dot), [*parts, make([value], axes.at(), colour, shape)])
+
+
+def _sign(dot: _Dot) -> str:
+    return f"{short(dot.entry.scope)}, {'valid' if dot.entry.verdict == 'valid' else 'doubtful'}"
 
 
 def _label(dot: _Dot, factor: float) -> dict[str, Any]:
@@ -131,11 +139,13 @@ def _label(dot: _Dot, factor: float) -> dict[str, Any]:
 # -- texts and table
 
 
-def _words(cells: Sequence[CellEnergy], dots: Sequence[_Dot], left_out: Sequence[str]) -> str:
-    every = [entry.cell for entry in cells]
-    text = f"{counted(len(dots), 'configuration')}. By throughput: {answers(rank(every))}"
-    if len({dot.entry.scope for dot in dots}) == 1 and len(dots) > 1:
-        text += f" By energy: {answers(rank(every, 'energy', energies=cells))}"
+def _words(dots: Sequence[_Dot], left_out: Sequence[str]) -> str:
+    """Say what is drawn where. Which one is best, and how surely, is the answer of the section."""
+    text = f"{counted(len(dots), 'configuration')}."
+    if len(dots) > 1:
+        text += f" Highest throughput: {max(dots, key=lambda dot: dot.rate.value or 0.0).label}."
+    if len(dots) > 1 and len({dot.entry.scope for dot in dots}) == 1:
+        text += f" Lowest energy per sample: {min(dots, key=lambda dot: dot.cost.value or 0.0).label}."
     return text + (f" {len(left_out)} without energy." if left_out else "")
 
 

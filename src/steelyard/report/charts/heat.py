@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from steelyard.analysis.select import all_settings
 from steelyard.errors import InputError, Problem
 from steelyard.report.charts.style import (
-    BLACK,
     DIAGONAL,
     INK,
     QUIET,
@@ -23,6 +22,7 @@ from steelyard.report.charts.style import (
     layer,
     marked,
     name_axis,
+    named,
     short,
     spec,
     text_width,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from steelyard.report.charts.style import Layer
 
 MAX_SIDE = 40
-CELL_WIDE, CELL_HIGH = 92, 52
+CELL_WIDE, CELL_HIGH = 98, 52
 # With more columns there is no room for numbers in the map; they are in the table.
 MAX_TEXTS = 9
 # One hue from light to dark, which also works in grey. Text is white on the dark half.
@@ -151,7 +151,7 @@ def _spec(
     values = [{"x": f.x, "y": f.y} for f in fields if "out_of_memory" in f.cell.statuses]
     mark = crosses(values, axes.at())
     mark["mark"] |= {"size": 160, **({"yOffset": -9} if written else {})}
-    layers = [_squares(fields, axes), *([mark] if values else [])]
+    layers = [_squares(fields, axes, settings), *([mark] if values else [])]
     if written:
         layers += _figures(fields, axes, factor)
     known = [field.shown / factor for field in fields if field.shown is not None]
@@ -165,17 +165,25 @@ def _spec(
     return spec([*layers, *key(signs, max(wide, 360))], wide, high, beside)
 
 
-def _squares(fields: Sequence[_Field], axes: Axes) -> Layer:
+def _squares(fields: Sequence[_Field], axes: Axes, settings: tuple[str, str]) -> Layer:
     known = [field.shown for field in fields if field.shown is not None]
     low, high = min(known, default=0.0), max(known, default=1.0)
     values = []
     for field in fields:
         share = None if field.shown is None else (field.shown - low) / (high - low) if high > low else 0.5
         colour = "#ffffff" if share is None else _colour(share)
-        values.append({"x": field.x, "y": field.y, "colour": colour})
+        values.append({"x": field.x, "y": field.y, "colour": colour, "tip": _tip(field, settings)})
     # Literal colours: a scale would need its own key.
     fill: Any = {"fill": {"field": "colour", "type": "nominal", "scale": None}}
     return layer(values, "rect", axes.at(**fill), stroke=INK, strokeWidth=0.8)
+
+
+def _tip(field: _Field, settings: tuple[str, str]) -> list[str]:
+    place = f"{SHORT.get(settings[0], settings[0])} {field.x}, {SHORT.get(settings[1], settings[1])} {field.y}"
+    if field.quantity.value is None:
+        return [place, field.ended]
+    figure = f"{named(field.quantity.value, *interval_of(field.quantity))} {field.quantity.unit}"
+    return [place, figure, *field.codes]
 
 
 def _colour(share: float) -> str:
@@ -189,7 +197,7 @@ def _figures(fields: Sequence[_Field], axes: Axes, factor: float) -> list[Layer]
     for field in fields:
         share = 0.5 if high == low else ((field.shown or low) - low) / (high - low)
         dark = field.shown is not None and share > WHITE_FROM
-        place = {"x": field.x, "y": field.y, "ink": "#ffffff" if dark else BLACK}
+        place = {"x": field.x, "y": field.y, "ink": INK if field.shown is None else "white" if dark else "black"}
         first, second = _words_in(field, factor)
         upper.append({**place, "text": first})
         lower.append({**place, "text": second})

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.summary import MEASURED
-from steelyard.analysis.verify import is_rate
+from steelyard.analysis.verify import UPGRADED, constant_facts, is_rate
 from steelyard.errors import InputError, Problem
 from steelyard.report.charts.style import (
     BLUE,
     DASHED,
+    DOTTED,
+    GREEN,
     INK,
+    MINT,
     PALE,
+    PURPLE,
     QUIET,
     RED,
     Axes,
     Sign,
     bars_up,
+    counted,
     cut_title,
     hollow,
     in_unit,
@@ -29,29 +34,40 @@ from steelyard.report.charts.style import (
     number_axis,
     points,
     short,
+    shown_by,
     spec,
+    texts,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
 from steelyard.stats.drift import changes
 from steelyard.stats.intervals import across_jobs
-from steelyard.terminal.text import capital, number
+from steelyard.terminal.text import capital, number, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from steelyard.analysis.verify import History
     from steelyard.contracts.record import RunRecord
     from steelyard.report.charts.style import Layer
+    from steelyard.stats.band import Band
     from steelyard.stats.drift import Change
 
     Figure = tuple[float, float | None, float | None]
     """Value and ends of the interval, if any."""
+    Upgrade = tuple[int, dict[str, tuple[str, str]]]
+    """Index of the first occasion after it, and the facts that changed, each before and after."""
 
 DAY_MS = 86_400_000
 SHORT_MS = 6 * DAY_MS
 MAX_OCCASIONS = 2000
 # If all values are within this share of the middle, the axis does not start at 0, to make changes visible.
 CALM = 0.25
+MEAN, NO_CI, LEVEL, CHANGE, DAYS, ACCEPTED, UPGRADE = (
+    "mean of the jobs, with 95 % CI", "no CI", "level", "change", "possible days of the change", "accepted", "upgrade",
+)  # fmt: skip
+SHOWN_UPGRADES = 4
+LONGEST_FACT = 30
+SHORT_FACTS = {"system.kernel": "kernel", "torch.version": "torch", "gpu0.driver": "driver", "torch.cuda": "CUDA"}
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,8 @@ class HistoryPoint:
     values: tuple[float, ...]
     """One value per job."""
     runs: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Facts of the environment that all its jobs share."""
 
     @property
     def at_ms(self) -> float:
@@ -81,15 +99,20 @@ class HistoryPoint:
 
 def occasions(records: Iterable[RunRecord], quantity: str = "throughput_job") -> list[HistoryPoint]:
     """Group the jobs by day, oldest first. Runs without a result or a known start are left out."""
-    days: dict[str, list[tuple[float, str]]] = {}
+    days: dict[str, list[tuple[float, RunRecord]]] = {}
     for record in records:
         found = record.quantities.get(quantity)
         if record.status.code in MEASURED and record.launch is not None and found is not None and found.value:
             day = record.launch.started_at[:10]
             if _is_day(day):
-                days.setdefault(day, []).append((found.value, record.run_id))
+                days.setdefault(day, []).append((found.value, record))
     return [
-        HistoryPoint(day, tuple(value for value, _ in jobs), tuple(run_id for _, run_id in jobs))
+        HistoryPoint(
+            day,
+            tuple(value for value, _ in jobs),
+            tuple(record.run_id for _, record in jobs),
+            constant_facts([record for _, record in jobs]),
+        )
         for day, jobs in sorted(days.items())
     ]
 
@@ -113,12 +136,18 @@ def verified_chart(entry: History, name: str) -> Chart:
             occasion.started_at[:until].replace("T", " "),
             occasion.values,
             tuple(record.run_id for record in occasion.outcome.records),
+            constant_facts(occasion.outcome.records),
         )
         for occasion in measured
     ]
     found = [step.change for step in entry.steps]
-    metric = entry.expect.metric.replace("_job", " of the job").replace("_device", " per device").replace("_", " ")
-    return history_chart(points, name, metric=metric, unit=entry.unit, found=found)
+    band = next(occasion.outcome.band for occasion in measured)
+    return history_chart(points, name, metric=metric_words(entry), unit=entry.unit, found=found, band=band)
+
+
+def metric_words(entry: History) -> str:
+    """Return the name of a documented figure as words."""
+    return entry.expect.metric.replace("_job", " of the job").replace("_device", " per device").replace("_", " ")
 
 
 def history_chart(
@@ -128,10 +157,12 @@ def history_chart(
     metric: str = "throughput of the job",
     unit: str = "samples/s",
     found: Sequence[Change] | None = None,
+    band: Band | None = None,
 ) -> Chart:
     """Draw the value of each day with its interval, the level between changes, and each change with its possible days.
 
-    `found` are the changes (`stats.drift.changes`) by index of the occasion; None: find them here.
+    `found` are the changes (`stats.drift.changes`) by index of the occasion; None: find them here. `band` is the
+    accepted range. Upgrades are marked on the first day after them.
     """
     if not 2 <= len(measured) <= MAX_OCCASIONS:
         problem = Problem("days", f"{len(measured)} given", f"2 to {MAX_OCCASIONS}")
@@ -145,36 +176,41 @@ def history_chart(
     figures = [entry.figure(rate=is_rate(unit)) for entry in measured]
     factor, words = in_unit(max(figure[0] for figure in figures), unit)
     values: list[dict[str, Any]] = []
-    for x, (value, low, high) in zip(times, figures, strict=True):
+    for x, entry, (value, low, high) in zip(times, measured, figures, strict=True):
         ends = {"low": None if low is None else low / factor, "high": None if high is None else high / factor}
-        values.append({"x": x, "y": value / factor, **ends})
-    axes = _axes(values, f"{metric}, {words}")
+        figure = f"{metric}: {named(value, low, high)} {unit}"
+        tip = [entry.day, figure, counted(len(entry.values), "job")]
+        values.append({"x": x, "y": value / factor, **ends, "tip": tip})
+    edges = [edge / factor for edge in (band.low, band.high) if edge is not None] if band else []
+    axes = _axes(values, f"{metric}, {words}", edges)
+    steps = upgrades(measured)
     levels = []
     for start, stop in pairwise([0, *(step.index for step in found), len(measured)]):
         level = sum(value["y"] for value in values[start:stop]) / (stop - start)
         levels.append({"x": times[start], "x2": times[stop - 1], "y": level})
     layers = [
         *_bands(times, found, axes),
-        layer(levels, "rule", {**axes.at(), "x2": {"field": "x2"}}, color=INK, strokeWidth=1.6),
-        *bars_up(values, axes),
-        points([value for value in values if value["low"] is not None], axes.at()),
-        hollow([value for value in values if value["low"] is None], axes.at()),
+        *(_accepted(band, factor, axes) if band is not None else []),
+        *_upgrade_marks(times, steps, axes),
+        *shown_by(LEVEL, [layer(levels, "rule", {**axes.at(), "x2": {"field": "x2"}}, color=INK, strokeWidth=1.6)]),
+        *shown_by(MEAN, [*bars_up(values, axes), points([v for v in values if v["low"] is not None], axes.at())]),
+        *shown_by(NO_CI, [hollow([v for v in values if v["low"] is None], axes.at())]),
     ]
     title = capital(f"{metric} over time")
-    texts = [_describe_change(measured, step) for step in found]
+    said = [_describe_change(measured, step) for step in found]
     span = f"{len(measured)} occasions from {measured[0].day} to {measured[-1].day}"
     return Chart(
         name=name,
         title=short(title, 120),
-        spec=spec([*layers, *key(_signs(values, found))]),
-        table=_table(measured, figures, found, name, title, unit),
+        spec=spec([*layers, *key(_signs(values, found, band=band is not None, upgraded=bool(steps)))], zoom=axes),
+        table=_table(measured, figures, found, steps, name, title, unit),
         alt=f"{span}: {named(*figures[0])} {unit} on the first, {named(*figures[-1])} on the last. "
-        f"{capital('; '.join(texts) or 'no change found')}.",
-        notes=_notes(texts, values),
+        f"{capital('; '.join(said) or 'no change found')}.",
+        notes=_notes(said, values, [(measured[index].day, changed) for index, changed in steps]),
     )
 
 
-def _axes(values: Sequence[dict[str, Any]], title: str) -> Axes:
+def _axes(values: Sequence[dict[str, Any]], title: str, edges: Sequence[float] = ()) -> Axes:
     first, last = values[0]["x"], values[-1]["x"]
     room = 0.03 * (last - first) or DAY_MS
     # All ticks of a short history would show the same day.
@@ -182,10 +218,17 @@ def _axes(values: Sequence[dict[str, Any]], title: str) -> Axes:
     time = {
         "type": "temporal",
         "scale": {"type": "utc", "domain": [first - room, last + room], "nice": False},
-        "axis": {"title": title_x, "format": form, "tickCount": 6, "grid": False, "labelFlush": False},
-    }
-    low = min(min(value["y"], value["low"] or value["y"]) for value in values)
-    high = max(max(value["y"], value["high"] or value["y"]) for value in values)
+        "axis": {
+            "title": title_x,
+            "format": form,
+            "tickCount": 5,
+            "grid": False,
+            "labelFlush": False,
+            "labelOverlap": True, "labelSeparation": 12,
+        },
+    }  # fmt: skip
+    low = min(*edges, *(min(value["y"], value["low"] or value["y"]) for value in values))
+    high = max(*edges, *(max(value["y"], value["high"] or value["y"]) for value in values))
     middle = (low + high) / 2
     if low < (1 - CALM) * middle:
         return Axes(time, number_axis(title, 0, 1.06 * high))
@@ -201,22 +244,67 @@ def _bands(times: Sequence[float], found: Sequence[Change], axes: Axes) -> list[
         return []
     line = {"x": {"field": "x", **axes.x}}
     return [
-        layer(bands, "rect", {**line, "x2": {"field": "x2"}}, color=PALE, opacity=1),
-        layer(lines, "rule", line, color=RED, strokeWidth=2, strokeDash=DASHED),
+        *shown_by(DAYS, [layer(bands, "rect", {**line, "x2": {"field": "x2"}}, color=PALE, opacity=1)]),
+        *shown_by(CHANGE, [layer(lines, "rule", line, color=RED, strokeWidth=2, strokeDash=DASHED)]),
     ]
 
 
-def _signs(values: Sequence[dict[str, Any]], found: Sequence[Change]) -> list[Sign]:
+def _accepted(band: Band, factor: float, axes: Axes) -> list[Layer]:
+    """Draw the accepted range; a side without a limit reaches the end of the axis."""
+    bottom, top = axes.y["scale"]["domain"]
+    low, high = (edge / factor if edge is not None else end for edge, end in ((band.low, bottom), (band.high, top)))
+    x = axes.x["scale"]["domain"]
+    area = {"x": x[0], "x2": x[1], "y": low, "y2": high}
+    wide: Layer = {**axes.at(), "x2": {"field": "x2"}, "y2": {"field": "y2"}}
+    lines = [{"y": edge} for edge in (low, high) if edge not in (bottom, top)]
+    made = [
+        layer([area], "rect", wide, color=GREEN, opacity=0.12),
+        layer(lines, "rule", {"y": {"field": "y", **axes.y}}, color=GREEN, strokeWidth=1.2),
+    ]
+    return shown_by(ACCEPTED, made)
+
+
+def _upgrade_marks(times: Sequence[float], steps: Sequence[Upgrade], axes: Axes) -> list[Layer]:
+    """Draw a line with a number at each upgrade; the notes say what it was."""
+    if not steps:
+        return []
+    lines = [{"x": times[index], "text": str(n)} for n, (index, _) in enumerate(steps, 1)]
+    x = {"x": {"field": "x", **axes.x}}
+    made = [
+        layer(lines, "rule", x, color=PURPLE, strokeWidth=1.4, strokeDash=DOTTED),
+        *texts(lines, {**x, "y": {"value": 8}}, color=PURPLE, dx=4, fontWeight="bold"),
+    ]
+    return shown_by(UPGRADE, made)
+
+
+def _signs(
+    values: Sequence[dict[str, Any]], found: Sequence[Change], *, band: bool = False, upgraded: bool = False
+) -> list[Sign]:
     signs = []
     if any(value["low"] is not None for value in values):
-        signs.append(Sign("mean of the jobs, with 95 % CI", BLUE, "circle"))
+        signs.append(Sign(MEAN, BLUE, "circle"))
     if any(value["low"] is None for value in values):
-        signs.append(Sign("no CI", BLUE, "circle", filled=False))
-    signs.append(Sign("level", INK, line=True))
+        signs.append(Sign(NO_CI, BLUE, "circle", filled=False))
+    signs.append(Sign(LEVEL, INK, line=True))
     if found:
-        signs.append(Sign("change", RED, line=True, dash=DASHED))
-        signs.append(Sign("possible days of the change", QUIET, area=PALE))
+        signs.append(Sign(CHANGE, RED, line=True, dash=DASHED))
+        signs.append(Sign(DAYS, QUIET, area=PALE))
+    signs += [Sign(ACCEPTED, GREEN, area=MINT)] if band else []
+    signs += [Sign(UPGRADE, PURPLE, line=True, dash=DOTTED)] if upgraded else []
     return signs
+
+
+def upgrades(measured: Sequence[HistoryPoint]) -> list[Upgrade]:
+    """Return what was upgraded (driver, torch, kernel and the like), by index of the first occasion after it."""
+    found = []
+    last: dict[str, str] = {}
+    for place, entry in enumerate(measured):
+        told = {key: value for key, value in entry.facts.items() if any(word in key for word in UPGRADED)}
+        changed = {key: (last[key], value) for key, value in told.items() if last.get(key, value) != value}
+        if changed:
+            found.append((place, changed))
+        last |= told
+    return found
 
 
 # -- texts and table
@@ -231,11 +319,26 @@ def _describe_change(measured: Sequence[HistoryPoint], step: Change) -> str:
     return f"{abs(percent):.1f} % {direction} since {measured[step.index].day}{between}; p <= {step.p_value:.2g}"
 
 
-def _notes(texts: Sequence[str], values: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def upgrade_words(changed: Mapping[str, tuple[str, str]]) -> str:
+    """`torch 2.13 to 2.14; kernel 6.1 to 6.2`, shortened."""
+    parts = [
+        f"{SHORT_FACTS.get(key, key)} {short(was, LONGEST_FACT)} to {short(now, LONGEST_FACT)}"
+        for key, (was, now) in changed.items()
+    ]
+    return shortened(parts, 3)
+
+
+def _notes(
+    texts: Sequence[str], values: Sequence[dict[str, Any]], steps: Sequence[tuple[str, Mapping[str, tuple[str, str]]]]
+) -> tuple[str, ...]:
     notes = [f"{capital(text)}." for text in texts[:3]] or ["No change found."]
     notes += [f"And {len(texts) - 3} more changes."] if len(texts) > 3 else []
     if any(value["low"] is None for value in values):
         notes.append("Hollow: too few jobs for a CI.")
+    told = enumerate(steps[:SHOWN_UPGRADES], 1)
+    notes += [f"Upgrade {n}, {day}: {upgrade_words(changed)}." for n, (day, changed) in told]
+    more = len(steps) - SHOWN_UPGRADES
+    notes += [f"{more} more upgrades are in the table."] if more > 0 else []
     return tuple(notes)
 
 
@@ -243,12 +346,17 @@ def _table(
     measured: Sequence[HistoryPoint],
     figures: Sequence[Figure],
     found: Sequence[Change],
+    upgraded: Sequence[Upgrade],
     name: str,
     title: str,
     unit: str,
 ) -> Table:
-    columns = (Column("day", align="left"), Column("jobs"), Column("mean", unit), Column("change", align="left"))
+    columns = (
+        Column("day", align="left"), Column("jobs"), Column("mean", unit), Column("change", align="left"),
+        *((Column("upgrade", align="left"),) if upgraded else ()),
+    )  # fmt: skip
     steps = {step.index: step for step in found}
+    new = {index: upgrade_words(changed) for index, changed in upgraded}
     rows = []
     for place, (entry, (value, low, high)) in enumerate(zip(measured, figures, strict=True)):
         ends = "" if low is None or high is None else f" [{number(low)}, {number(high)}]"
@@ -257,6 +365,7 @@ def _table(
             (
                 Cell(entry.day, entry.day), Cell(str(len(entry.values)), len(entry.values)),
                 Cell(number(value) + ends, value, low, high, entry.runs), Cell(text, text or None),
+                *((Cell(new.get(place, ""), new.get(place)),) if upgraded else ()),
             )
         )  # fmt: skip
     return Table(f"{name}-data", title, columns, tuple(rows))

@@ -26,6 +26,7 @@ from steelyard.report.charts.style import (
     layer,
     name_axis,
     number_axis,
+    shown_by,
     spec,
     texts,
 )
@@ -142,11 +143,11 @@ def _spec(bars: list[_Bar], used: list[str], factor: float, unit: str) -> dict[s
         | {"scale": {"domain": names, "paddingInner": 0.35, "paddingOuter": 0.2}},
         number_axis(f"device time per sample, {unit}", 0, top),
     )
-    layers = [
-        layer(_segments(bars, part, factor), "bar", {**axes.at(y="from"), "y2": {"field": "to"}},
-              color=PARTS[part][1], stroke=INK, strokeWidth=0.8, opacity=1)
-        for part in used
-    ]  # fmt: skip
+    layers = []
+    for part in used:
+        segments = layer(_segments(bars, part, (factor, unit)), "bar", {**axes.at(y="from"), "y2": {"field": "to"}},
+                         color=PARTS[part][1], stroke=INK, strokeWidth=0.8, opacity=1)  # fmt: skip
+        layers += shown_by(PARTS[part][0], [segments])
     totals = [
         {
             "x": f"{bar.point.devices:,}",
@@ -167,7 +168,8 @@ def _spec(bars: list[_Bar], used: list[str], factor: float, unit: str) -> dict[s
     return spec([*layers, base, *bars_up(totals, axes, INK), *labels, *key(signs)])
 
 
-def _segments(bars: list[_Bar], part: str, factor: float) -> list[dict[str, Any]]:
+def _segments(bars: list[_Bar], part: str, unit: tuple[float, str]) -> list[dict[str, Any]]:
+    factor, word = unit
     values = []
     for bar in bars:
         if _seen(bar, part):
@@ -177,6 +179,11 @@ def _segments(bars: list[_Bar], part: str, factor: float) -> list[dict[str, Any]
                     "x": f"{bar.point.devices:,}",
                     "from": below / factor,
                     "to": (below + bar.parts_s[part]) / factor,
+                    "tip": [
+                        counted(bar.point.devices, "device"),
+                        f"{PARTS[part][0]}: {number(bar.parts_s[part] / factor, 3)} {word} per sample",
+                        f"{100 * bar.parts_s[part] / bar.total_s:.1f} % of the total",
+                    ],
                 }
             )
     return values

@@ -6,12 +6,14 @@ A published value has no interval, so its mark is hollow. A row with an error ha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from steelyard.report.charts.style import (
     COLOURS,
     DASHED,
     DIAGONAL,
+    HEIGHT,
     INK,
     QUIET,
     SHAPES,
@@ -23,7 +25,11 @@ from steelyard.report.charts.style import (
     key,
     layer,
     number_axis,
+    short,
+    shown_by,
     spec,
+    texts,
+    told,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
 from steelyard.terminal.text import number
@@ -36,6 +42,8 @@ LOG_ROOM = 1.25
 # Beyond this ratio of largest to smallest value, a linear axis would crowd the small ones.
 WIDE_RANGE = 8
 NEAR = 0.035
+# With few lines, each has its name at its end, if the names do not overlap.
+FEW_LINES, LABEL_HIGH, LABEL_LONG = 3, 18, 24
 # The reader's font may be wider than the font that widths are measured with.
 KEY = round(WIDTH / 1.2)
 
@@ -76,6 +84,7 @@ def curve_chart(curves: PublishedCurves) -> Chart:
     ideals: list[Layer] = []
     layers: list[Layer] = []
     signs: list[Sign] = []
+    ends: dict[str, dict[str, float]] = {}
     for (name, spots), colour, shape in zip(curves.series.items(), COLOURS, SHAPES, strict=False):
         values = [{"x": spot.x, "y": spot.y} for spot in spots if not spot.lost]
         # With several values at one place, the line goes through the highest.
@@ -84,10 +93,13 @@ def curve_chart(curves: PublishedCurves) -> Chart:
         if line:
             base, last = line[0], {"x": line[-1]["x"], "y": line[0]["y"] * line[-1]["x"] / line[0]["x"]}
             ideals.append(layer([base, last], "line", axes.at(), color=QUIET, strokeDash=DASHED, strokeWidth=1.6))
-            layers.append(layer(line, "line", axes.at(), color=colour, strokeWidth=1.6))
-            layers.append(hollow(values, axes.at(), colour, shape))
+            named = [{**value, "tip": [name, *value["tip"]]} for value in told(values, axes.at())]
+            ends[name] = line[-1]
+            curve = layer(line, "line", axes.at(), color=colour, strokeWidth=1.6)
+            layers += shown_by(name, [curve, hollow(named, axes.at(), colour, shape)])
             signs.append(Sign(name, colour, shape, filled=False))
         layers.append(crosses([{"x": spot.x, "y": spot.y} for spot in spots if spot.lost], axes.at()))
+    layers += _labels(ends, axes)
     if any(spot.lost for spots in curves.series.values() for spot in spots):
         names = [name for name, spots in curves.series.items() if all(spot.lost for spot in spots)]
         signs.append(Sign(": ".join([*names, "not reliable"]), INK, DIAGONAL))
@@ -99,6 +111,21 @@ def curve_chart(curves: PublishedCurves) -> Chart:
         layers.append(layer([{"y": curves.level}], "rule", rule, color=QUIET, strokeDash=DASHED, strokeWidth=1.8))
         signs.append(Sign(f"{number(curves.level, 3)} {curves.unit}", QUIET, line=True, dash=DASHED))
     return Chart(curves.name, curves.title, spec([*layers, *key(signs, KEY)]), _table(curves), curves.alt, curves.notes)
+
+
+def _labels(ends: dict[str, dict[str, float]], axes: Axes) -> list[Layer]:
+    """Return the names of lines that end at the same place, apart from each other."""
+    heights = sorted(end["y"] for end in ends.values())
+    least = LABEL_HIGH / HEIGHT * axes.y["scale"]["domain"][1]
+    apart = all(above - below >= least for below, above in pairwise(heights))
+    linear, together = axes.y["scale"].get("type") != "log", len({end["x"] for end in ends.values()}) == 1
+    if not (2 <= len(ends) <= FEW_LINES and apart and linear and together):
+        return []
+    return [
+        part
+        for name, end in ends.items()
+        for part in shown_by(name, texts([{**end, "name": short(name, LABEL_LONG)}], axes.at(), "name", dx=12))
+    ]
 
 
 def _axes(curves: PublishedCurves) -> Axes:

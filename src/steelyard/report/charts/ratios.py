@@ -29,6 +29,7 @@ from steelyard.report.charts.style import (
     number_axis,
     points,
     short,
+    shown_by,
     spec,
     text_width,
 )
@@ -48,6 +49,12 @@ WIDTH, LINE = 340, 30
 MAX_LINES = 40
 MAX_NAME = 34
 SHOWN = ("faster", "slower", "more", "less")
+LOOKS = {
+    (BLUE, "circle", True): "difference shown", (BLUE, "circle", False): "equal, or no difference shown",
+    (BLUE, "triangle-right", True): "at least this", (BLUE, "triangle-left", True): "at most this",
+    (INK, "diamond", False): "not ranked: too few jobs", (RED, "square", False): "forced despite errors",
+}  # fmt: skip
+"""Meaning of a mark, by its colour, shape, and whether it is filled."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +118,25 @@ def _lines(compared: Compared) -> list[_Line]:
         only = entries[0]
         scopes = {"job": "whole job"}
         return _distinct([_Line(scopes.get(ratio.scope, f"per {ratio.scope}"), only, ratio) for ratio in only.ratios])
+    names = _telling([entry.shared for entry in entries])
+    several = sum(entry.how == "best against best" for entry in entries) > 1
     lines = []
-    for entry in entries:
-        shared = ", ".join(entry.shared).replace("_", " ")
-        lines.append(_Line(shared or entry.how, entry, entry.ratios[0] if entry.ratios else None))
+    for entry, shared in zip(entries, names, strict=True):
+        how = f"best, devices {entry.a.get('devices')}" if several and not shared else entry.how
+        lines.append(_Line(shared or how, entry, entry.ratios[0] if entry.ratios else None))
     return _distinct(sorted(lines, key=lambda line: (line.entry.how == "best against best", _natural(line.name))))
+
+
+def _telling(each: Sequence[tuple[str, ...]]) -> list[str]:
+    """Join the settings of each pair, without those that are not needed to tell the pairs apart."""
+    width = max(map(len, each))
+    kept = list(range(width))
+    for place in range(width - 1, 0, -1):
+        fewer = [one for one in kept if one != place]
+        names = [tuple(parts[one] for one in fewer) for parts in each if len(parts) == width]
+        if len(set(names)) == len(names):
+            kept = fewer
+    return [", ".join(parts[one] for one in kept).replace("_", " ") if parts else "" for parts in each]
 
 
 def _natural(text: str) -> list[tuple[bool, float, str]]:
@@ -161,7 +182,9 @@ def _spec(lines: Sequence[_Line], compared: Compared, *, logarithmic: bool) -> d
             if bound is not None:
                 value |= {"x": bound, "low": None, "high": None}
             make = points if filled else hollow
-            layers += [*bars_along([value], axes, colour), make([value], axes.at(), colour, shape)]
+            value["tip"] = [line.name, f"B / A: {line.says}"]
+            marks = [*bars_along([value], axes, colour), make([value], axes.at(), colour, shape)]
+            layers += shown_by(LOOKS[colour, shape, filled], marks)
     layers.append(right)
     return spec([*layers, *key(_signs(lines), WIDTH + 180)], WIDTH, max(2, len(lines)) * LINE, beside)
 
@@ -183,13 +206,8 @@ def _look(line: _Line) -> tuple[str, str, bool]:
 
 
 def _signs(lines: Sequence[_Line]) -> list[Sign]:
-    words = {
-        (BLUE, "circle", True): "difference shown", (BLUE, "circle", False): "equal, or no difference shown",
-        (BLUE, "triangle-right", True): "at least this", (BLUE, "triangle-left", True): "at most this",
-        (INK, "diamond", False): "not ranked: too few jobs", (RED, "square", False): "forced despite errors",
-    }  # fmt: skip
     looks = dict.fromkeys(_look(line) for line in lines if line.ratio is not None)
-    signs = [Sign(words[look], look[0], look[1], filled=look[2]) for look in looks]
+    signs = [Sign(LOOKS[look], look[0], look[1], filled=look[2]) for look in looks]
     return [*signs, Sign("1: equal to A, the base", QUIET, line=True, dash=DASHED)]
 
 

@@ -29,6 +29,7 @@ from steelyard.report.charts.style import (
     number_axis,
     points,
     short,
+    shown_by,
     spec,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 ROOM = 1.06
 FEW = 9
+WITH_CI, WITHOUT_CI, NO_RESULT = "measured, with 95 % CI", "measured, no CI", "no result"
 KINDS = {"strong": "strong scaling", "weak": "weak scaling"}
 
 
@@ -59,13 +61,13 @@ def throughput_chart(found: Scaling, name: str = "scaling-throughput", *, runs: 
     last = found.points[-1].devices
     axes = _axes(found, unit, ROOM * max([each * last, *(_top(value) for value in values)]))
     ideal = [{"x": found.base.devices, "y": each * found.base.devices}, {"x": last, "y": each * last}]
+    best = f"ideal scaling from {counted(found.base.devices, 'device')}"
     layers = [
-        layer(ideal, "line", axes.at(), color=QUIET, strokeDash=DASHED, strokeWidth=1.8),
-        layer(values, "line", axes.at(), color=BLUE, strokeWidth=1.8),
+        *shown_by(best, [layer(ideal, "line", axes.at(), color=QUIET, strokeDash=DASHED, strokeWidth=1.8)]),
+        *_joined(values, axes),
         *_marks(found, values, axes),
     ]
-    base = counted(found.base.devices, "device")
-    signs = [*_signs(found, values, line=True), Sign(f"ideal scaling from {base}", QUIET, line=True, dash=DASHED)]
+    signs = [*_signs(found, values, line=True), Sign(best, QUIET, line=True, dash=DASHED)]
     return Chart(
         name=name,
         title=f"Throughput over devices{about(found)}",
@@ -103,25 +105,17 @@ def efficiency_chart(found: Scaling, name: str = "scaling-efficiency", *, runs: 
     top = max([100.0, bar, *(_top(value) for value in values)])
     axes = Axes(_devices_axis(found), number_axis("parallel efficiency, %", 0, ROOM * top))
     ends = [0, ROOM * max(_counts(found))]
-    lines = [
-        layer([{"x": x, "y": y} for x in ends], "line", axes.at(), color=QUIET, strokeDash=dash, strokeWidth=1.6)
-        for y, dash in ((100.0, DASHED), (bar, DOTTED))
-    ]
-    with_interval = [value for value in values if value["low"] is not None]
-    without = [value for value in values if value["low"] is None]
-    layers = [
-        *lines,
-        layer(values, "line", axes.at(), color=BLUE, strokeWidth=1.8),
-        *bars_up(values, axes),
-        points(with_interval, axes.at()),
-        hollow(without, axes.at()),
-        *_missing(found, axes),
-    ]
+    levels = {"100 %: ideal": (100.0, DASHED), f"{number(bar, 2)} %: threshold": (bar, DOTTED)}
+    layers: list[Layer] = []
+    for text, (y, dash) in levels.items():
+        along = [{"x": x, "y": y} for x in ends]
+        line = layer(along, "line", axes.at(), color=QUIET, strokeDash=dash, strokeWidth=1.6)
+        layers += shown_by(text, [line])
+    layers += [*_joined(values, axes), *_marks(found, values, axes)]
     signs = [
         # The base is 100 % by definition.
         *_signs(found, values[1:], line=True),
-        Sign("100 %: ideal", QUIET, line=True, dash=DASHED),
-        Sign(f"{number(bar, 2)} %: threshold", QUIET, line=True, dash=DOTTED),
+        *(Sign(text, QUIET, line=True, dash=dash) for text, (_, dash) in levels.items()),
     ]
     return Chart(
         name=name,
@@ -172,26 +166,31 @@ def _top(value: dict[str, Any]) -> float:
     return float(max(value["y"], value["high"] or 0.0))
 
 
+def _joined(values: list[dict[str, Any]], axes: Axes) -> list[Layer]:
+    line = layer(values, "line", axes.at(), color=BLUE, strokeWidth=1.8)
+    return shown_by(WITH_CI if any(value["low"] is not None for value in values[1:]) else WITHOUT_CI, [line])
+
+
 def _marks(found: Scaling, values: list[dict[str, Any]], axes: Axes) -> list[Layer]:
-    return [
-        *bars_up(values, axes),
-        points([value for value in values if value["low"] is not None], axes.at()),
-        hollow([value for value in values if value["low"] is None], axes.at()),
-        *_missing(found, axes),
+    known = points([value for value in values if value["low"] is not None], axes.at())
+    missing = [
+        {"x": count, "y": 0, "tip": [f"devices: {count:,}", f"no result: {_ended(ended)}"]}
+        for count, ended in found.missing
     ]
-
-
-def _missing(found: Scaling, axes: Axes) -> list[Layer]:
-    return [crosses([{"x": count, "y": 0} for count, _ in found.missing], axes.at())] if found.missing else []
+    return [
+        *shown_by(WITH_CI, [*bars_up(values, axes), known]),
+        *shown_by(WITHOUT_CI, [hollow([value for value in values if value["low"] is None], axes.at())]),
+        *(shown_by(NO_RESULT, [crosses(missing, axes.at())]) if missing else []),
+    ]
 
 
 def _signs(found: Scaling, values: Sequence[dict[str, Any]], *, line: bool) -> list[Sign]:
     signs = []
     if any(value["low"] is not None for value in values):
-        signs.append(Sign("measured, with 95 % CI", BLUE, "circle", line=line))
+        signs.append(Sign(WITH_CI, BLUE, "circle", line=line))
     if any(value["low"] is None for value in values):
-        signs.append(Sign("measured, no CI", BLUE, "circle", line=line, filled=False))
-    return [*signs, *([Sign("no result", INK, DIAGONAL)] if found.missing else [])]
+        signs.append(Sign(WITHOUT_CI, BLUE, "circle", line=line, filled=False))
+    return [*signs, *([Sign(NO_RESULT, INK, DIAGONAL)] if found.missing else [])]
 
 
 # -- texts and table

@@ -1,7 +1,7 @@
 """Style of charts: colours, shapes, axes, intervals, keys and labels as parts of Vega-Lite.
 
 The colours are those of the colour-blind safe palette by M. Okabe and K. Ito that are dark enough on white. Each has
-its own shape or dashes, for print in grey.
+its own shape or dashes, for print in grey. On a dark page each is replaced by its partner in `DARK`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ WIDTH, HEIGHT = 540, 300
 BLUE, RED, BLACK, GREEN, PURPLE, BROWN = "#0072b2", "#d55e00", "#000000", "#009e73", "#a0508c", "#7a6000"
 COLOURS = (BLUE, RED, BLACK, GREEN, PURPLE, BROWN)
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
-INK, QUIET, PALE = "#222222", "#555555", "#ebebeb"
+INK, QUIET, PALE, MINT = "#222222", "#555555", "#ebebeb", "#e0f3ee"
+DARK = {
+    "#ffffff": "#15191d", BLACK: "#ffffff", INK: "#e6e9ec", QUIET: "#b3bcc5", "#444444": "#b3bcc5",
+    "#888888": "#7b8793",
+    "#b0b0b0": "#46505a", "#dddddd": "#2f373f", BLUE: "#56b4e9", RED: "#f0702a", GREEN: "#1fae84", PURPLE: "#e0a3cf",
+    BROWN: "#e8d24a", "#99c7e0": "#2f576f", "#b00000": "#ff8f8f", "#d4d4d4": "#3a444e", "#dcdcdc": "#333c45",
+    "#e4e4e4": "#2b333b", PALE: "#272e35", MINT: "#16362d", "#ececec": "#242b31", "#f0f0f0": "#1e2429",
+}  # fmt: skip
+"""Colours on a dark page, by those on white. Named colours (`black`) stay as they are."""
 DIAGONAL = "M-0.8,-0.8L0.8,0.8M-0.8,0.8L0.8,-0.8"
 """A diagonal cross: no result."""
 BEAM = "M-0.5,-1H0.5M0,-1V1M-0.5,1H0.5"
@@ -85,10 +93,52 @@ def name_axis(title: str, names: Sequence[str], **more: Any) -> dict[str, Any]:
     return {"type": "ordinal", "sort": None, "scale": {"domain": list(names)}, "axis": {"title": title, **more}}
 
 
-def spec(layers: Sequence[Layer], width: int = WIDTH, height: int = HEIGHT, beside: int = 70) -> dict[str, Any]:
-    """Return a whole chart; `beside` is the width of the axes and labels left and right of it, which titles may use."""
-    meta = {"whole_width": width + beside}
-    return {"$schema": SCHEMA, "usermeta": meta, "width": width, "height": height, "layer": list(layers)}
+def spec(
+    layers: Sequence[Layer], width: int = WIDTH, height: int = HEIGHT, beside: int = 70, *, zoom: Axes | None = None
+) -> dict[str, Any]:
+    """Return a whole chart; `beside` is the width of the axes and labels left and right of it, which titles may use.
+
+    `zoom`: readers can look at a part of the horizontal axis of these.
+    """
+    meta = {"whole_width": width + beside, "zoom": zoom and zoom.x["scale"]["domain"]}
+    # Names of our own: those of the key are untrusted. An entry of the key and its marks share a number.
+    places = {text: n for n, text in enumerate(dict.fromkeys(part["name"][1] for part in layers if "name" in part))}
+    made = []
+    for count, part in enumerate(layers):
+        kind, text = part.get("name", ("plain", ""))
+        made.append({**part, "name": f"{kind}{places.get(text, '')}_{count}"})
+    return {"$schema": SCHEMA, "usermeta": meta, "width": width, "height": height, "layer": made}
+
+
+def shown_by(sign: str, layers: Sequence[Layer]) -> list[Layer]:
+    """Return the layers, which the entry of the key with this text hides and shows."""
+    return [{**part, "name": ("series", sign)} for part in layers]
+
+
+def told(values: Values, encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the values with `tip`, the lines that readers see when they point at them, unless they have it."""
+    return [{**value, **({} if "tip" in value else _tip(value, encoding))} for value in values]
+
+
+def _tip(value: Mapping[str, Any], encoding: Mapping[str, Any]) -> dict[str, list[str]]:
+    x, y = encoding.get("x", {}), encoding.get("y", {})
+    if value.get(x.get("field")) is None or value.get(y.get("field")) is None:
+        return {}
+    # The figure is on the vertical axis, unless that has names.
+    place, figure = (y, x) if y["type"] == "ordinal" else (x, y)
+    lines = [_amount(value[part["field"]], part) for part in (place, figure)]
+    low, high = value.get("low"), value.get("high")
+    if low is not None and high is not None:
+        lines.append(f"95 % CI {number(low, 4)} to {number(high, 4)}")
+    return {"tip": lines}
+
+
+def _amount(value: Any, axis: Mapping[str, Any]) -> str:
+    """Return a value with the title of its axis and its unit: `throughput: 12.3 samples/s`."""
+    title = axis["axis"]["title"]
+    name, _, unit = (title if isinstance(title, str) else title[0]).partition(" (")[0].partition(", ")
+    amount = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else number(value, 4)
+    return " ".join(filter(None, (f"{name}:" if name else "", amount, unit)))
 
 
 def layer(values: Values, mark: str, encoding: Mapping[str, Any], **look: Any) -> Layer:
@@ -101,7 +151,7 @@ def points(
 ) -> Layer:
     """Return filled marks."""
     given = {"filled": True, "color": colour, "shape": shape, "size": POINT, "opacity": 1, **look}
-    return layer(values, "point", encoding, **given)
+    return layer(told(values, encoding), "point", encoding, **given)
 
 
 def hollow(values: Values, encoding: Mapping[str, Any], colour: str = BLUE, shape: str = "circle") -> Layer:
@@ -186,7 +236,7 @@ def key(signs: Sequence[Sign], width: int = WIDTH, gap: int = 14) -> list[Layer]
     out: list[Layer] = []
     for n, row in enumerate(rows):
         y = -gap - KEY_ROW * (len(rows) - 1 - n)
-        out += [part for x, sign in row for part in _sign(sign, x, y)]
+        out += [{**part, "name": ("key", sign.text)} for x, sign in row for part in _sign(sign, x, y)]
     return out
 
 

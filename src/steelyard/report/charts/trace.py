@@ -28,6 +28,7 @@ from steelyard.report.charts.style import (
     layer,
     number_axis,
     points,
+    shown_by,
     spec,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
@@ -49,6 +50,9 @@ MAX_CHANGES = 40
 CALM = 0.25
 # Steps longer than this many medians would flatten all others; they are marked at the top instead.
 FAR = 5.0
+RANGE, OUTSIDE, CHANGE, BEYOND = (
+    "minimum to maximum", "outside the steady window", "change of level", "beyond the axis",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,17 +108,18 @@ def trace_chart(raw: Path, record: RunRecord, name: str = "step-times") -> Chart
     # Shade the steps before and after the steady window.
     values = [{"x": start, "x2": stop} for start, stop in _outside(record, band) if stop > start]
     encoding = {"x": {"field": "x", **axes.x}, "x2": {"field": "x2"}}
-    phases = [layer(values, "rect", encoding, color=PALE, opacity=1)] if values else []
+    phases = shown_by(OUTSIDE, [layer(values, "rect", encoding, color=PALE, opacity=1)]) if values else []
     steps = record.steady.change_steps[:MAX_CHANGES] if record.steady is not None else ()
-    layers = [*phases, *_drawn(band, axes, factor, (bottom, top))]
+    layers = [*phases, *_drawn(band, axes, (factor, unit), (bottom, top))]
     if steps:
         line = {"x": {"field": "x", **axes.x}}
         changes = [{"x": step} for step in steps]
-        layers.append(layer(changes, "rule", line, color=RED, strokeWidth=1.8, strokeDash=DASHED))
+        rules = layer(changes, "rule", line, color=RED, strokeWidth=1.8, strokeDash=DASHED)
+        layers += shown_by(CHANGE, [rules])
     return Chart(
         name=name,
         title=f"Step time of run {record.run_id}",
-        spec=spec([*layers, *key(_signs(record, band, top))]),
+        spec=spec([*layers, *key(_signs(record, band, top))], zoom=axes),
         table=_table(record, band, name, (factor, unit)),
         alt=_words(record, band),
         notes=_notes(record, band, top),
@@ -132,23 +137,41 @@ def _range(band: StepBins) -> tuple[float, float]:
     return 0.0, max(1.5 * usual, 1.15 * min(common, FAR * usual))
 
 
-def _drawn(band: StepBins, axes: Axes, factor: float, ends: tuple[float, float]) -> list[Layer]:
-    bottom, top = ends
+def _drawn(band: StepBins, axes: Axes, unit: tuple[float, str], ends: tuple[float, float]) -> list[Layer]:
+    (bottom, top), (factor, _) = ends, unit
     values = [
         {"x": float(x), "y": min(mean, top) / factor, "low": max(low, bottom) / factor, "high": min(high, top) / factor}
         for x, low, mean, high in zip(
             band.middle().tolist(), band.low_s.tolist(), band.mean_s.tolist(), band.high_s.tolist(), strict=True
         )
     ]
-    out = []
+    out: list[Layer] = []
     if band.steps_per_point > 1 or _spread(band):
         area = {**axes.at(y="low"), "y2": {"field": "high"}}
-        out.append(layer(values, "area", area, color=BLUE, opacity=0.4, line=False))
-    out.append(layer(values, "line", axes.at(), color=BLUE, strokeWidth=1.5))
+        out += shown_by(RANGE, [layer(values, "area", area, color=BLUE, opacity=0.4, line=False)])
+    tips = zip(values, _tips(band, unit), strict=True)
+    means = [{"x": value["x"], "y": value["y"], "tip": tip} for value, tip in tips]
+    out += shown_by(_mean(band), [layer(means, "line", axes.at(), color=BLUE, strokeWidth=1.5)])
     beyond = [{"x": value["x"], "y": value["high"]} for value in values if value["high"] >= top / factor]
     if beyond:
-        out.append(points(beyond, axes.at(), RED, "triangle-up", size=70, yOffset=6))
+        out += shown_by(BEYOND, [points(beyond, axes.at(), RED, "triangle-up", size=70, yOffset=6)])
     return out
+
+
+def _tips(band: StepBins, unit: tuple[float, str]) -> list[list[str]]:
+    factor, word = unit
+    found = []
+    for place, first in enumerate(band.first_step.tolist()):
+        last = min(first + band.steps_per_point, band.steps) - 1
+        low, mean, high = (number(float(one[place]) / factor, 4) for one in (band.low_s, band.mean_s, band.high_s))
+        steps = f"step {first:,}" if last == first else f"steps {first:,} to {last:,}"
+        ends = f", from {low} to {high}" if low != high else ""
+        found.append([steps, f"{mean} {word}{ends}"])
+    return found
+
+
+def _mean(band: StepBins) -> str:
+    return "each step" if band.steps_per_point == 1 else f"mean of {band.steps_per_point:,} steps"
 
 
 def _spread(band: StepBins) -> bool:
@@ -164,18 +187,15 @@ def _outside(record: RunRecord, band: StepBins) -> list[tuple[int, int]]:
 
 
 def _signs(record: RunRecord, band: StepBins, top: float) -> list[Sign]:
-    if band.steps_per_point == 1:
-        signs = [Sign("each step", BLUE, line=True)]
-    else:
-        signs = [Sign(f"mean of {band.steps_per_point:,} steps", BLUE, line=True)]
+    signs = [Sign(_mean(band), BLUE, line=True)]
     if band.steps_per_point > 1 or _spread(band):
-        signs.append(Sign("minimum to maximum", BLUE, area="#99c7e0"))
+        signs.append(Sign(RANGE, BLUE, area="#99c7e0"))
     if any(stop > start for start, stop in _outside(record, band)):
-        signs.append(Sign("outside the steady window", QUIET, area=PALE))
+        signs.append(Sign(OUTSIDE, QUIET, area=PALE))
     if record.steady is not None and record.steady.change_steps:
-        signs.append(Sign("change of level", RED, line=True, dash=DASHED))
+        signs.append(Sign(CHANGE, RED, line=True, dash=DASHED))
     if bool((band.high_s > top).any()):
-        signs.append(Sign("beyond the axis", RED, "triangle-up"))
+        signs.append(Sign(BEYOND, RED, "triangle-up"))
     return signs
 
 

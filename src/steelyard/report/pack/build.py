@@ -27,7 +27,8 @@ from steelyard.report.pack.sections import (
     scaling_section,
     use_section,
 )
-from steelyard.report.page import Chart, Page, Prose
+from steelyard.report.page import Chart, Page, Prose, with_note
+from steelyard.terminal.text import tuned_note
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
@@ -127,13 +128,31 @@ def pack_page(pack: Pack) -> Page:
     return replace(_page(pack, "Allocation pack"), sections=sections, downloads=downloads)
 
 
-def hand_in_page(pack: Pack) -> Page:
-    """Return the section for the proposal, kept short: one chart, and no summary."""
-    return replace(_page(pack, "Performance and resources"), sections=tuple(map(_short, _sections(pack))))
+def hand_in_sections(pack: Pack) -> list[Section]:
+    """Return the sections for the proposal: one chart, and no questions."""
+    return [_short(section) for section in _sections(pack)]
+
+
+def hand_in_page(pack: Pack, sections: Sequence[Section]) -> Page:
+    """Return the part to submit, without a summary."""
+    # The answer is a paragraph like the others.
+    shown = [
+        replace(part, answer="", blocks=(*((Prose((part.answer,)),) if part.answer else ()), *part.blocks))
+        for part in sections
+    ]
+    return replace(_page(pack, "Performance and resources"), sections=tuple(shown))
+
+
+def appendix_page(pack: Pack, sections: Sequence[Section]) -> Page:
+    """Return what the part to submit has no room for."""
+    return replace(
+        _page(pack, "Appendix: performance and resources"),
+        sections=tuple(replace(part, answer="") for part in sections),
+    )
 
 
 def _sections(pack: Pack) -> tuple[Section, ...]:
-    return (
+    made = (
         request_section(pack),
         scaling_section(pack),
         performance_section(pack),
@@ -141,12 +160,13 @@ def _sections(pack: Pack) -> tuple[Section, ...]:
         energy_section(pack),
         machine_section(pack),
     )
+    return with_note(made, tuned_note(cell.spec for cell in pack.cells))
 
 
 def _short(section: Section) -> Section:
     charts = [block for block in section.blocks if isinstance(block, Chart)]
     kept = [block for block in section.blocks if block not in charts or block.name == HANDED_IN]
-    return replace(section, question="", answer="", blocks=(Prose((section.answer,)), *kept))
+    return replace(section, question="", blocks=tuple(kept))
 
 
 def _page(pack: Pack, title: str) -> Page:

@@ -214,6 +214,7 @@ def _pages_row(pack: Pack, limit: float) -> tuple[Cell, ...]:
     if pack.pages is None:
         return demand, Cell("not counted", "not counted"), Cell("-"), Cell("create the PDF: --pdf")
     if pack.pages <= limit:
-        return demand, Cell("yes", "yes"), Cell(f"{pack.pages} pages", pack.pages), Cell("-")
-    todo = f"shorten section.tex ({pack.pages} pages): leave out what the form does not ask for"
-    return demand, Cell("NOT answered", "NOT answered"), Cell(f"{pack.pages} pages", pack.pages), Cell(todo, todo)
+        rest = "the rest is in appendix.tex" if pack.appendix else "-"
+        return demand, Cell("yes", "yes"), Cell(f"{pack.pages:g} pages", pack.pages), Cell(rest, rest)
+    todo = f"shorten section.tex ({pack.pages:g} pages): leave out what the form does not ask for"
+    return demand, Cell("NOT answered", "NOT answered"), Cell(f"{pack.pages:g} pages", pack.pages), Cell(todo, todo)

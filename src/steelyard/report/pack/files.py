@@ -6,6 +6,7 @@ TeX runs without shell access, on text in which everything untrusted is escaped.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError, Problem, SteelyardError
-from steelyard.report.pack.build import hand_in_page, pack_page
+from steelyard.report.pack.build import HANDED_IN, appendix_page, hand_in_page, hand_in_sections, pack_page
 from steelyard.report.pack.checklist import lines
 from steelyard.report.pack.claims import TABLE_FILE
+from steelyard.report.pack.fit import estimated_pages, fitted, page_limit
 from steelyard.report.page import Chart
 from steelyard.report.render import draw
 from steelyard.report.render.csv_table import csv_table
@@ -28,13 +30,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.report.pack.model import Pack
+    from steelyard.report.page import Section
 
-WHOLE, HAND_IN = "pack", "section"
+WHOLE, HAND_IN, APPENDIX = "pack", "section", "appendix"
 CLAIMS_FILE = "claims.toml"
 FIGURES = "figures"
 TEX_S = 120.0
 TEX_PACKAGES = "apt-get install --no-install-recommends texlive-latex-recommended lmodern"
-_PAGES = re.compile(r"Output written on [^(]*\((\d+) pages?")
+COLUMN = (340, 200)
+"""Size in pixels of a chart that fits a column of a page with two columns, so that its letters can be read."""
+# The last page counts in part. TeX breaks long lines of its log, so the mark is short.
+MARK = r"\par\typeout{sy-end \thepage\space\the\pagetotal\space\the\textheight}"
+_PAGES = re.compile(r"sy-end (\d+) ([\d.]+)pt ([\d.]+)pt")
 
 
 @dataclass(frozen=True)
@@ -59,11 +66,15 @@ def write_pack(pack: Pack, folder: Path, *, pdf: bool = False) -> WrittenPack:
         (folder / FIGURES / f"{chart.name}.pdf").write_bytes(draw.pdf(chart, titled=False))
         _write(folder / FIGURES / f"{chart.name}.svg", draw.svg(chart, titled=False))
     documents = {name: f"{FIGURES}/{name}.pdf" for name in pictures}
+    column = [chart for chart in charts if chart.name == HANDED_IN and pictures]
+    for chart in column:
+        documents[chart.name] = f"{FIGURES}/{chart.name}-column.pdf"
+        narrow = replace(chart, spec={**chart.spec, "width": COLUMN[0], "height": COLUMN[1]})
+        (folder / documents[chart.name]).write_bytes(draw.pdf(narrow, titled=False))
     # The section to submit has no checklist, so the page count does not change its length.
-    _write(folder / f"{HAND_IN}.tex", latex(hand_in_page(pack), documents))
-    if tex is not None:
-        pack = replace(pack, pages=_set(tex, folder, HAND_IN))
-        page = pack_page(pack)
+    pack = _write_hand_in(pack, folder, tex, documents)
+    page = pack_page(pack)
+    documents |= {name: f"{FIGURES}/{name}.pdf" for name in pictures}
     drawings = {name: f"{FIGURES}/{name}.svg" for name in pictures}
     _write(folder / f"{WHOLE}.html", html(page))
     _write(folder / f"{WHOLE}.md", markdown(page, drawings))
@@ -80,6 +91,26 @@ def write_pack(pack: Pack, folder: Path, *, pdf: bool = False) -> WrittenPack:
     return WrittenPack(pack, tuple(files))
 
 
+def _write_hand_in(pack: Pack, folder: Path, tex: str | None, documents: dict[str, str]) -> Pack:
+    """Write the section to submit and its appendix; return the pack with the pages, counted by TeX if there is one."""
+
+    def counted(sections: list[Section]) -> float:
+        if tex is None:
+            return estimated_pages(sections)
+        _write(folder / f"{HAND_IN}.tex", latex(hand_in_page(pack, sections), documents, beside=True))
+        return _set(tex, folder, HAND_IN, runs=1)
+
+    shown, moved = fitted(hand_in_sections(pack), page_limit(pack), counted)
+    _write(folder / f"{HAND_IN}.tex", latex(hand_in_page(pack, shown), documents, beside=True))
+    if moved:
+        _write(folder / f"{APPENDIX}.tex", latex(appendix_page(pack, moved), documents, beside=True))
+    if tex is None:
+        return replace(pack, appendix=bool(moved))
+    if moved:
+        _set(tex, folder, APPENDIX)
+    return replace(pack, pages=_set(tex, folder, HAND_IN), appendix=bool(moved))
+
+
 def pack_object(pack: Pack) -> dict[str, Any]:
     """Return plan, derivation, findings and checklists as plain data."""
     request = pack.request
@@ -93,7 +124,8 @@ def pack_object(pack: Pack) -> dict[str, Any]:
         "derivation": [to_json_object(term) for term in (*request.terms, *request.energy)],
         "not_counted": list(request.uncounted),
         "pages": pack.pages,
-        "passes": pack.study_audit.passes and pack.own_audit.passes,
+        "appendix": pack.appendix,
+        "passes": pack.passes,
         "findings": to_json_object(pack.findings),
         "checklists": {
             found.name: [
@@ -119,8 +151,9 @@ def _prepare(folder: Path) -> None:
             for path in (folder / name).glob("*.*"):
                 path.unlink()
         (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / f"{APPENDIX}.tex").unlink(missing_ok=True)
     for suffix in ("pdf", "log", "aux"):
-        for stem in (WHOLE, HAND_IN):
+        for stem in (WHOLE, HAND_IN, APPENDIX):
             (folder / f"{stem}.{suffix}").unlink(missing_ok=True)
 
 
@@ -139,11 +172,15 @@ def _tex() -> str:
     return found
 
 
-def _set(tex: str, folder: Path, stem: str) -> int:
-    """Run TeX twice, because long tables get their widths in the first run, and return the number of pages."""
+def _set(tex: str, folder: Path, stem: str, *, runs: int = 2) -> float:
+    """Run TeX, usually twice because long tables get their widths in the first run; return the pages in tenths."""
+    source = folder / f"{stem}.tex"
+    text = source.read_text("utf-8")
+    if MARK not in text:
+        _write(source, text.replace(r"\end{document}", f"{MARK}\n\\end{{document}}"))
     command = [tex, "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error", f"{stem}.tex"]
     text = ""
-    for _ in range(2):
+    for _ in range(runs):
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, timeout=TEX_S, check=False)
         except subprocess.TimeoutExpired:
@@ -156,4 +193,4 @@ def _set(tex: str, folder: Path, stem: str) -> int:
     (folder / f"{stem}.aux").unlink(missing_ok=True)
     if found is None:
         raise SteelyardError(f"TeX made no pages from {stem}.tex", next_step=f"see {folder / stem}.log")
-    return int(found[1])
+    return math.ceil(10 * (int(found[1]) - 1 + float(found[2]) / float(found[3]))) / 10

@@ -35,14 +35,21 @@ class Pack:
     """Audit of the numbers in the pack."""
     table_csv: str
     claims_toml: str
-    pages: int | None = None
-    """Pages of the section to submit; None if no PDF was made."""
+    pages: float | None = None
+    """Pages of the section to submit, the last one in part, in tenths; None if no PDF was made."""
+    appendix: bool = False
+    """Whether some of it is in an appendix, to keep the page limit."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings on the runs, the curve and its projection, and the numbers in the pack."""
         curve = self.curve.findings if self.curve else ()
         return (*self.study_audit.findings, *curve, *self.projected, *self.own_audit.findings)
+
+    @property
+    def passes(self) -> bool:
+        """Whether neither the study nor the numbers in the pack have errors, and no claim is contradicted."""
+        return "contradictory" not in (self.study_audit.verdict, self.own_audit.verdict)
 
     @property
     def simulated(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import MEASURED
+from steelyard.inputs.command import public_words
 from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
 from steelyard.report.charts.style import counted, figure_cell, marked, run_ids
@@ -29,13 +30,17 @@ if TYPE_CHECKING:
 
 BLOCKED = "Parallel efficiency not reported until the errors are fixed."
 SHARES = (
-    ("compute_share", "computation"), ("input_wait_share", "waiting for input"),
-    ("exposed_comm_share", "exposed communication"), ("model_flops_utilisation", "model FLOPs utilisation"),
+    ("compute_share", "computation"), ("host_wait_share", "waiting for the host"),
+    ("input_wait_share", "waiting for input"), ("exposed_comm_share", "exposed communication"),
+    ("model_flops_utilisation", "model FLOPs utilisation"),
 )  # fmt: skip
 SETTINGS = {
-    "model": "model", "model_options": "model options", "phase": "phase", "dataset": "data",
-    "precision": "precision", "parameter_precision": "parameter precision", "batch_per_device": "batch per device",
+    "model": "model", "model_options": "model options", "phase": "phase", "serving": "generation", "dataset": "data",
+    "precision": "precision", "parameter_precision": "parameter precision",
+    "autocast": "autocast", "batch_per_device": "batch per device",
     "global_batch": "global batch", "optimizer": "optimizer", "parallelism": "parallelism",
+    "preset": "preset", "optimizer_kernel": "optimizer implementation", "attention": "attention kernel",
+    "cudnn_benchmark": "cuDNN benchmark", "numa": "bound to NUMA nodes",
     "backend": "communication backend", "compile": "compilation", "channels_last": "channels last",
     "workers_per_device": "loader processes per device", "framework": "framework", "build": "build",
     "container": "container", "accelerator": "accelerator", "driver": "driver", "device_clock": "device clock",
@@ -372,11 +377,20 @@ def device_words(records: Sequence[RunRecord]) -> str:
 def use_section(pack: Pack) -> Section:
     """Split of the device time, and model FLOPs utilisation."""
     rows, known = [], [(name, what) for name, what in SHARES if any(_share(cell, name) for cell in pack.cells)]
+    clocks = any(_share(cell, "clock_device") for cell in pack.cells)
     for cell in pack.cells:
         ids = tuple(record.run_id for record in cell.records)
         cells = [Cell(str(cell.records[0].spec.ranks), cell.records[0].spec.ranks)]
-        rows.append((*cells, *(_share_cell(_share(cell, name), ids) for name, _ in known)))
-    columns = (Column("devices"), *(Column(what, "%") for _, what in known))
+        mean = _share(cell, "clock_device")
+        clock = Cell("unknown") if mean is None else Cell(f"{mean.value:,.0f}", mean.value, runs=ids)
+        rows.append(
+            (*cells, *(_share_cell(_share(cell, name), ids) for name, _ in known), *([clock] if clocks else ()))
+        )
+    columns = (
+        Column("devices"),
+        *(Column(what, "%") for _, what in known),
+        *([Column("mean clock", "MHz")] if clocks else ()),
+    )
     mfu_note = "Model FLOPs utilisation: FLOP/s of the model divided by the peak of the device at this precision."
     if utilisation(pack) is None:
         known_mfu = [record.quantities.get("model_flops_utilisation") for record in pack.request.basis.cell.records]
@@ -447,16 +461,20 @@ def machine_section(pack: Pack) -> Section:
     row = row_of(cell)
     record = cell.records[0]
     facts = _device_facts(record) if record.device is not None else []
+    if (program := record.spec.program) is not None:
+        facts.append(("command", " ".join(public_words(program.command))))
+        facts.append(("values in it", ", ".join(f"{name}={value}" for name, value in program.parameters.items())))
     for key, words in SETTINGS.items():
         # Leave out what is unknown or off; keep zero.
         value = row.get(key)
         if value is not None and value is not False and value != "none":
-            text = str(value)
+            text = str(value) if program is None else " ".join(public_words(str(value).split(" ")))
             facts.append((words, text if len(text) <= MAX_FACT else f"{text[:MAX_FACT]} ..."))
     answer = f"{row.get('accelerator')}, {row.get('framework') or 'framework not recorded'}."
     if pack.simulated:
         answer = "Simulated device: no hardware, no framework."
     study = f"The record of every run of '{cell.study}' has the full environment: steelyard show RUN_ID --json"
+    facts = [(words, text) for words, text in facts if text]
     return Section(
         "machine", "Hardware and software", "On which hardware and software was it measured?", answer,
         (_facts_table("machine-facts", "Hardware and software", facts), Prose((study,))),

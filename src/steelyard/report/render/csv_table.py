@@ -75,7 +75,7 @@ class _Plan:
 
     def __init__(self, column: Column, cells: Sequence[Cell]) -> None:
         self.name = f"{column.name} ({column.unit})" if column.unit else column.name
-        self.numbers = any(_is_number(cell.value) for cell in cells)
+        self.numbers = any(is_number(cell.value) for cell in cells)
         self.interval = any(cell.low is not None or cell.high is not None for cell in cells)
 
     @property
@@ -95,11 +95,12 @@ class _Plan:
 
     def remark(self, cell: Cell) -> str:
         """Return the text of a cell without a number, for the remarks."""
-        missing = self.numbers and not _is_number(cell.value) and cell.text not in NOTHING
+        missing = self.numbers and not is_number(cell.value) and cell.text not in NOTHING
         return f"{self.name}: {cell.text}" if missing else ""
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether an entry can be calculated with."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 

@@ -6,14 +6,18 @@ The same chart always gives the same bytes of SVG. Nothing is loaded from the ne
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import textwrap
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from steelyard.errors import InputError, Problem
+from steelyard.report.charts.style import DARK, INK, QUIET
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from steelyard.report.page import Chart
@@ -21,9 +25,13 @@ if TYPE_CHECKING:
 # One of the Vega-Lite releases in vl-convert; pinned because others place labels differently.
 VEGA_LITE = "5.20"
 NAMESPACE = "http://www.w3.org/2000/svg"
+NOTICE = (
+    "Vega, Vega-Lite and Vega-Embed: Copyright University of Washington Interactive Data Lab, BSD 3-Clause License, "
+    "https://github.com/vega/vega. D3: Copyright Mike Bostock, ISC License, https://github.com/d3/d3."
+)
 # vl-convert includes Liberation Sans and measures text with it; Arial and Helvetica have the same widths.
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-INK, QUIET, GRID = "#222222", "#555555", "#dddddd"
+GRID = "#dddddd"
 THEME: dict[str, Any] = {
     "background": "#ffffff",
     "font": FONT,
@@ -39,6 +47,7 @@ THEME: dict[str, Any] = {
         "anchor": "start", "frame": "bounds", "fontSize": 16, "fontWeight": "bold", "color": INK, "lineHeight": 20,
         "limit": 0, "subtitleColor": QUIET, "subtitleFontSize": 12.5, "subtitlePadding": 6, "subtitleLineHeight": 16,
     },
+    "legend": {"labelFontSize": 13, "titleFontSize": 13, "labelColor": INK, "titleColor": INK},
     "text": {"fontSize": 13, "color": INK},
 }  # fmt: skip
 # Mean widths of a letter in titles and in notes.
@@ -60,26 +69,58 @@ def available() -> bool:
 
 def svg(chart: Chart, *, titled: bool = True) -> str:
     """Return the chart as one SVG element with title and description; `titled`: also draw the title and notes."""
-    library = _library()
-    drawn = library.vegalite_to_svg(_spec(chart, titled=titled), vl_version=VEGA_LITE, allowed_base_urls=[])
+    vega = library()
+    drawn = vega.vegalite_to_svg(_spec(chart, titled=titled), vl_version=VEGA_LITE, allowed_base_urls=[])
     return _cleaned(drawn, chart)
+
+
+def live(chart: Chart) -> tuple[str, str]:
+    """Return the chart without its title, as SVG and as the Vega specification that a browser draws."""
+    vega = library()
+    made = vega.vegalite_to_vega(_spec(chart, titled=False), vl_version=VEGA_LITE)
+    drawn = vega.vega_to_svg(made, allowed_base_urls=[])
+    # The background of the page shows through. The runtime in the page is newer than the schema says.
+    kept = {name: part for name, part in made.items() if name not in ("background", "$schema")}
+    return _cleaned(drawn, chart), json.dumps(kept, separators=(",", ":"))
+
+
+@lru_cache(1)
+def runtime() -> str:
+    """Return the script that draws Vega specifications in a browser."""
+    script = library().javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    return f"/* {NOTICE} */\n{script}"
+
+
+def themed(picture: str) -> str:
+    """Return the SVG with a style for dark pages. Inside an image element, the browser applies it."""
+    rules = dark_rules("", lambda rule: rule in picture)
+    opening, end, rest = picture.partition(">")
+    style = f"<style>@media (prefers-color-scheme:dark){{svg{{fill:{DARK[INK]}}}{rules}}}</style>"
+    return f"{opening}{end}{style}{rest}"
+
+
+def dark_rules(within: str, used: Callable[[str], bool] = bool) -> str:
+    """Return a style sheet that replaces colours of charts by those for dark pages, below the selector `within`."""
+    pairs = [(f'{part}="{light}"', f"{part}:{dark}") for light, dark in DARK.items() for part in ("fill", "stroke")]
+    return "".join(f"{within}[{old}]{{{new}}}" for old, new in pairs if used(old))
 
 
 def png(chart: Chart, scale: float = 2.0, *, titled: bool = True) -> bytes:
     """Return the chart as PNG, `scale` times the width and height of the SVG."""
-    library = _library()
-    found: bytes = library.svg_to_png(svg(chart, titled=titled), scale=scale)
+    vega = library()
+    found: bytes = vega.svg_to_png(svg(chart, titled=titled), scale=scale)
     return found
 
 
 def pdf(chart: Chart, *, titled: bool = True) -> bytes:
     """Return the chart as PDF, one page in its own size."""
-    library = _library()
-    found: bytes = library.svg_to_pdf(svg(chart, titled=titled))
+    vega = library()
+    found: bytes = vega.svg_to_pdf(svg(chart, titled=titled))
     return found
 
 
-def _library() -> ModuleType:
+def library() -> ModuleType:
+    """Return vl-convert; InputError if it is not installed."""
     # Imported late: an optional dependency that takes long to load.
     try:
         import vl_convert
@@ -110,7 +151,7 @@ def _spec(chart: Chart, *, titled: bool) -> dict[str, Any]:
 def _readable(value: Any) -> Any:
     """Replace unprintable characters in all strings of a nested value."""
     if isinstance(value, str):
-        return "".join(c if c.isprintable() else " " for c in value)
+        return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
     if isinstance(value, dict):
         return {key: _readable(entry) for key, entry in value.items()}
     return [_readable(entry) for entry in value] if isinstance(value, list | tuple) else value

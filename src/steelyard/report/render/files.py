@@ -1,4 +1,4 @@
-"""Write a page: one HTML or Markdown file, or a folder for LaTeX or CSV."""
+"""Write a page: one HTML or Markdown file, a folder for LaTeX or CSV, or a picture of its first screen."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from steelyard.errors import InputError, Problem
 from steelyard.report.page import Chart, Drawing
 from steelyard.report.render import draw
+from steelyard.report.render.card import card
 from steelyard.report.render.csv_table import csv_table
 from steelyard.report.render.html import html
 from steelyard.report.render.latex import latex
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
     from steelyard.report.page import Page
 
-Format = Literal["html", "markdown", "latex", "csv"]
+Format = Literal["html", "markdown", "latex", "csv", "card"]
 FORMATS: tuple[Format, ...] = ("html", "markdown", "latex", "csv")
-ENDINGS: dict[Format, str] = {"html": ".html", "markdown": ".md", "latex": "-latex", "csv": "-csv"}
+ENDINGS: dict[Format, str] = {"html": ".html", "markdown": ".md", "latex": "-latex", "csv": "-csv", "card": ".png"}
 FOLDERS = ("latex", "csv")
 FIGURES = "figures"
 MAIN_TEX = "report.tex"
@@ -62,6 +63,8 @@ def write(page: Page, path: Path, kind: Format) -> Written:
         return _written(path, {"": html(page).encode()})
     if kind == "markdown":
         return _written(path, {"": markdown(page).encode()})
+    if kind == "card":
+        return _written(path, {"": card(page)})
     if kind == "csv":
         return _written(path, {f"{file_name(table.name)}.csv": csv_table(table).encode() for table in page.tables})
     files, pictures = _pictures(page)
@@ -74,7 +77,7 @@ def _pictures(page: Page) -> tuple[dict[str, bytes], dict[str, str]]:
     names: dict[str, str] = {}
     if not draw.available():
         return files, names
-    for section in page.sections:
+    for section in page.all_sections:
         for block in section.blocks:
             if isinstance(block, Chart | Drawing):
                 names[block.name] = f"{FIGURES}/{file_name(block.name)}.pdf"

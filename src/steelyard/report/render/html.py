@@ -1,7 +1,8 @@
 """Write a page as one HTML file that opens offline.
 
-Every text is escaped. The content security policy of the file allows only its own style sheet and script, by hash, and
-no requests. Charts are SVG inside image elements, where they cannot run scripts or load anything.
+Every text is escaped. The content security policy of the file allows only its own style sheet and scripts, by hash, and
+no requests. Charts are SVG inside image elements, where they cannot run scripts or load anything. With JavaScript, the
+runtime of Vega draws them again when they come into view, without eval.
 """
 
 from __future__ import annotations
@@ -21,26 +22,45 @@ from steelyard.report.render.plain import code_lines, one_line
 from steelyard.terminal.findings import tally
 
 if TYPE_CHECKING:
-    from steelyard.report.page import Page, Section
+    from steelyard.report.page import FirstScreen, Page, Section
 
     Block = Table | Chart | Drawing | Prose
 
 NAV_SECTIONS = 3
 """With fewer sections, the page needs no table of contents."""
 
+LARGE = 9
+"""Characters of a figure that fit beside others in large letters."""
+TRUST = {
+    "reliable": "\u2713 Reliable",
+    "warnings": "\u25b2 With warnings",
+    "partly": "\u25b2 Partly reliable",
+    "unreliable": "\u25a0 Unreliable",
+    "consistent": "\u2713 Consistent",
+    "contradictory": "\u25a0 Contradictory",
+}
 NO_PICTURE = "The chart could not be drawn. To get it: pip install 'steelyard[report]', then make the report again."
 
 
 def html(page: Page, *, charts: bool = True) -> str:
     """Return the page as one self-contained file. Without `charts`, or if they cannot be drawn, it has their tables."""
-    style, script = (files("steelyard.report").joinpath("assets", name).read_text("utf-8") for name in
-                     ("report.css", "report.js"))  # fmt: skip
+    style, script, table_script, chart_script = (
+        files("steelyard.report").joinpath("assets", name).read_text("utf-8")
+        for name in ("report.css", "report.js", "table.js", "charts.js")
+    )
+    script += table_script
     book = Book()
     book.find_runs(page)
     book.find_explanations(page)
     anchors = [book.anchor(section.name) for section in page.sections]
     pictures = charts and draw.available()
+    first = _first(page.first, book, pictures) if page.first is not None else ""
     parts = [_section(part, anchor, book, pictures) for part, anchor in zip(page.sections, anchors, strict=True)]
+    scripts, runtime = [script], ""
+    if book.live:
+        style += f"@media screen and (prefers-color-scheme:dark){{{draw.dark_rules('.view ')}}}"
+        scripts = [f"{script}{chart_script}", draw.runtime()]
+        runtime = f' data-vega="{book.payload(scripts[1].encode())}"'
     nav = ""
     if len(anchors) >= NAV_SECTIONS:
         links = (
@@ -50,22 +70,21 @@ def html(page: Page, *, charts: bool = True) -> str:
     body = [
         '<a class="skip" href="#main">Skip to the answers</a>',
         f"<header><h1>{text(page.title)}</h1>{f'<p>{text(page.subtitle)}</p>' if page.subtitle else ''}</header>",
-        f'<div class="body{" wide" if len(parts) >= NAV_SECTIONS else ""}">',
+        f'<main id="main" class="body{" wide" if len(parts) >= NAV_SECTIONS else ""}">{first or _short(page, anchors)}',
         nav,
-        f'<main id="main">{_short(page, anchors)}{"".join(parts)}</main></div>',
+        f'<div class="parts">{"".join(parts)}</div></main>',
         _footer(page, book),
         *(f'<script type="text/plain" id="payload-{n}">{data}</script>' for n, data in enumerate(book.payloads, 1)),
-        f"<script>{script}</script>",
+        f"<script>{scripts[0]}</script>",
     ]
-    return "\n".join(
-        ["<!DOCTYPE html>", '<html lang="en">', _head(page, style, script), "<body>", *body, "</body></html>", ""]
-    )
+    head = _head(page, style, scripts)
+    return "\n".join(["<!DOCTYPE html>", '<html lang="en">', head, f"<body{runtime}>", *body, "</body></html>", ""])
 
 
-def _head(page: Page, style: str, script: str) -> str:
+def _head(page: Page, style: str, scripts: list[str]) -> str:
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; base-uri 'none'; "
-        "form-action 'none'"
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
     )
     return (
         f'<head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -78,6 +97,30 @@ def _head(page: Page, style: str, script: str) -> str:
 
 def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode('ascii')}'"
+
+
+def _first(screen: FirstScreen, book: Book, pictures: bool) -> str:
+    """The verdict, the figures, how far to trust them, and the chart, in the first view of a usual screen."""
+    figures = ""
+    for one in screen.figures:
+        # Names are longer than numbers.
+        unit = f' <span class="unit">{text(one.unit)}</span>' if one.unit else ""
+        doubt = " doubt" if one.unreliable else ""
+        figures += (
+            f'<div class="figure{doubt}"><dt>{text(one.label)}</dt>'
+            f'<dd><span class="value{" words" if len(one.value) > LARGE else ""}">{text(one.value)}</span>'
+            f'{unit}<span class="detail">{text(one.detail)}</span></dd></div>'
+        )
+    badge = (
+        f'<p class="badge {screen.trust}"><b>{TRUST[screen.trust]}</b> '
+        f"{' '.join(f'<span>{text(words)}</span>' for words in screen.trust_words)}</p>"
+    )
+    chart = _block(screen.chart, book, pictures) if screen.chart is not None else ""
+    with_chart = " with" if chart else ""
+    return (
+        f'<section class="first{with_chart}" aria-label="In short"><p class="verdict">{text(screen.verdict)}</p>'
+        f'<div class="numbers"><dl>{figures}</dl>{badge}</div>{chart}</section>'
+    )
 
 
 def _short(page: Page, anchors: list[str]) -> str:
@@ -131,24 +174,36 @@ def _block(block: Block, book: Book, pictures: bool) -> str:
     if isinstance(block, Drawing):
         return _picture(block.title, block.svg, block.alt, (), block.table, block.name, book)
     if pictures:
-        drawn = draw.svg(block, titled=False)
-        return _picture(block.title, drawn, block.alt, block.notes, block.table, block.name, book)
+        drawn, spec = draw.live(block)
+        book.live = True
+        live = f' data-chart="{book.payload(spec.encode())}"'
+        return _picture(block.title, drawn, block.alt, block.notes, block.table, block.name, book, live)
     missing = "The chart is left out." if draw.available() else NO_PICTURE
     table = table_block(block.table, book)
     return f'<div class="block"><p>{text(block.alt)}</p>{note_list([*block.notes, missing])}{table}</div>'
 
 
-def _picture(title: str, svg: str, alt: str, notes: tuple[str, ...], table: Table | None, name: str, book: Book) -> str:
+def _picture(
+    title: str,
+    svg: str,
+    alt: str,
+    notes: tuple[str, ...],
+    table: Table | None,
+    name: str,
+    book: Book,
+    live: str = "",
+) -> str:
     anchor = book.anchor(name)
-    source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode('utf-8', 'replace')).decode('ascii')}"
+    source = base64.b64encode(draw.themed(svg).encode("utf-8", "replace")).decode("ascii")
     save = book.save_button("Save as SVG", f"{name}.svg", "image/svg+xml", svg.encode("utf-8", "replace"))
     under = table_block(table, book, folded="Data table") if table else ""
+    notes = tuple(note for note in notes if note not in alt)
     words = book.anchor(f"{name}-words")
     return (
         f'<figure class="block" aria-labelledby="{anchor}"><div class="head"><h3 id="{anchor}">{text(title)}</h3>{save}'
-        f'</div><div class="scroll picture" role="group" tabindex="0" aria-labelledby="{anchor}">'
+        f'</div><div class="scroll picture" role="group" tabindex="0" aria-labelledby="{anchor}"{live}>'
         # The description is below the chart, for everybody, so that it is read only once.
-        f'<img src="{source}" alt="{text(title)}" aria-describedby="{words}"></div>'
+        f'<img src="data:image/svg+xml;base64,{source}" alt="{text(title)}" aria-describedby="{words}"></div>'
         f'<p class="swipe">Swipe sideways to see the whole chart.</p>'
         f'<figcaption class="alt" id="{words}">{text(alt)}</figcaption>{note_list(notes)}{under}</figure>'
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from steelyard.report.page import Cell, Chart, Column, Drawing, Prose, Table
 from steelyard.report.render.csv_table import union
 from steelyard.report.render.plain import code_lines, file_name, one_line, picture_file
-from steelyard.report.render.tex_text import tex, tex_line
+from steelyard.report.render.tex_text import tex, tex_line, unbroken
 from steelyard.terminal.findings import by_code, tally
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ LONG_ROWS = 30
 LINE_PT, GAPS_PT = 472.0, 12.0
 # Mean width of a letter or digit in Latin Modern, for the smaller sizes of a ten point document.
 SIZES = (("\\small", 4.9), ("\\footnotesize", 4.4), ("\\scriptsize", 3.9))
-LONGEST_WORD = 22
+LONGEST_WORD, LONGEST_FIGURE = 22, 36
 MAX_BOXED, MAX_HEADING = 400, 80
 """Maximum length of captions, labels and entries, and of column headings. CSV and HTML have the full text."""
 
@@ -100,11 +100,12 @@ def _layout(table: Table, line_pt: float) -> _Layout:
             return _Layout(
                 size, "".join("r" if column.align == "right" else "l" for column in table.columns), wraps=False
             )
-    # One letter extra, because the widths are means.
-    least = [
-        1 + min(LONGEST_WORD, max(2, *(max((len(word) for word in text.split()), default=0) for text in column)))
-        for column in texts
-    ]
+    # Letters for the longest word, or for a figure with its interval and unit; one extra, because widths are means.
+    least = []
+    for column, entries in zip(table.columns, texts, strict=True):
+        whole = column.align == "right"
+        parts = entries if whole else [part for text in entries for part in unbroken(text)]
+        least.append(1 + min(LONGEST_FIGURE if whole else LONGEST_WORD, max(2, *map(len, parts))))
     size, letter_pt = next(
         (entry for entry in SIZES[1:] if sum(least) * entry[1] + GAPS_PT * len(least) <= line_pt), SIZES[-1]
     )
@@ -134,23 +135,24 @@ def _short(words: str, most: int = MAX_BOXED, *, breakable: bool = True) -> str:
     return tex(words if len(words) <= most else f"{words[:most]} ...", breakable=breakable)
 
 
-def latex(page: Page, pictures: Mapping[str, str]) -> str:
+def latex(page: Page, pictures: Mapping[str, str], *, beside: bool = False) -> str:
     """Return a whole document; `pictures` are PDF or PNG files by name of the chart, relative to the document.
 
-    A chart without a file is replaced by its description and its table.
+    A chart without a file is replaced by its description and its table. With `beside`, a picture is as wide as a
+    column, with its caption beside it.
     """
     lines = [PREAMBLE, r"\begin{document}", rf"{{\LARGE\bfseries {tex(page.title, breakable=True)}\par}}"]
     lines += [rf"{{\large {tex(page.subtitle, breakable=True)}\par}}"] if page.subtitle else []
     answered = [section for section in page.sections if section.answer]
-    if len(answered) > 1:
+    if len(answered) > 1 and page.first is None:
         lines += [
             r"\section*{Summary}",
             r"\begin{itemize}",
             *(_answer(section) for section in answered),
             r"\end{itemize}",
         ]
-    for section in page.sections:
-        lines += _section(section, pictures)
+    for section in page.all_sections:
+        lines += _section(section, pictures, beside)
     lines += [rf"\bigskip{{\footnotesize Made {tex(page.made_at)} by {tex(page.made_by)}.\par}}", r"\end{document}"]
     return "\n".join(lines) + "\n"
 
@@ -162,7 +164,7 @@ def _answer(section: Section) -> str:
     )
 
 
-def _section(section: Section, pictures: Mapping[str, str]) -> list[str]:
+def _section(section: Section, pictures: Mapping[str, str], beside: bool) -> list[str]:
     lines = [rf"\section{{{tex(section.title, breakable=True)}}}"]
     lines += [rf"\textit{{{tex(section.question, breakable=True)}}}\par"] if section.question else []
     lines += [rf"\textbf{{{tex(section.answer, breakable=True)}}}\par"] if section.answer else []
@@ -173,7 +175,7 @@ def _section(section: Section, pictures: Mapping[str, str]) -> list[str]:
         elif isinstance(block, Prose):
             lines += _prose(block)
         else:
-            lines += _picture(block, pictures)
+            lines += _picture(block, pictures, beside)
     return lines
 
 
@@ -192,12 +194,18 @@ def _findings(findings: Sequence[Finding]) -> list[str]:
     return [r"\begin{description}", *items, r"\end{description}"] if items else []
 
 
-def _picture(block: Chart | Drawing, pictures: Mapping[str, str]) -> list[str]:
+def _picture(block: Chart | Drawing, pictures: Mapping[str, str], beside: bool) -> list[str]:
     title, words = tex(block.title, breakable=True), tex(block.alt, breakable=True)
     if block.name not in pictures:
         table = [latex_table(block.table, floating=False)] if block.table else []
         return [rf"\textbf{{{title}}}\par {words}\par", *table]
     file = picture_file(pictures[block.name])
+    if beside:
+        return [
+            rf"\noindent\begin{{minipage}}[c]{{0.49\linewidth}}\maybe{{\detokenize{{{file}}}}}\end{{minipage}}\hfill",
+            r"\begin{minipage}[c]{0.48\linewidth}\small\raggedright",
+            rf"\refstepcounter{{figure}}\textbf{{Figure \thefigure: {title}.}} {words}\end{{minipage}}\par",
+        ]
     return [
         r"\begin{center}\begin{minipage}{\linewidth}\centering",
         rf"\maybe{{\detokenize{{{file}}}}}\par\smallskip",

@@ -79,13 +79,13 @@ def markdown(page: Page, pictures: Mapping[str, str] | None = None) -> str:
     """
     parts = [f"# {inline(page.title)}", beginning(page.subtitle)]
     answered = [section for section in page.sections if one_line(section.answer)]
-    if len(answered) > 1:
+    if len(answered) > 1 and page.first is None:
         short = []
         for section in answered:
             count = f" ({tally(section.findings).partition(';')[0]})" if section.findings else ""
             short.append(f"- {beginning(section.question or section.title)} {_strong(section.answer)}{count}")
         parts.append("\n".join(short))
-    for section in page.sections:
+    for section in page.all_sections:
         parts += _section(section, pictures or {})
     parts.append(f"Made {inline(page.made_at)} by {inline(page.made_by)}.")
     return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"

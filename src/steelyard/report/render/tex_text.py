@@ -6,6 +6,7 @@ so that a table can be pasted into any paper.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import cache
 
@@ -50,6 +51,12 @@ _LIGATURES = frozenset(("--", "''", "``", ",,", "!`", "?`"))
 LONG_WORD = 30
 """A line may break after this many letters: longer words are ids and paths."""
 BREAK = r"\allowbreak{}"
+_UNITS = (
+    r"%(?: CI)?|[kMGT]?(?:W|Wh|J|B|Hz)|[kMGT]i?B|[mnu\u00b5\u03bc]?s|min|h|days?|bytes|(?:device|node|core|GPU)-hours?|"
+    r"[a-z]+/(?:s|J|Wh)|devices?|jobs?|nodes?|samples?|trainings?|times"
+)
+# A number, or an interval in brackets, and its unit.
+_QUANTITY = re.compile(rf"(?<![\w.])[\d][\d,.]{{0,20}}(?:e[+-]?\d{{1,3}})?\]? (?:{_UNITS})(?![\w/-])")
 
 
 def tex(words: str, *, breakable: bool = False) -> str:
@@ -57,8 +64,22 @@ def tex(words: str, *, breakable: bool = False) -> str:
     return tex_line(one_line(words), breakable=breakable)
 
 
+def unbroken(text: str) -> list[str]:
+    """Return the parts of a text between which a line may break: words, and numbers with their units."""
+    return _QUANTITY.sub(lambda found: found[0].replace(" ", "\u00a0"), text).split(" ")
+
+
 def tex_line(line: str, *, breakable: bool = False) -> str:
-    """Escape one line of visible characters, keeping its spaces."""
+    """Escape one line of visible characters, keeping its spaces. A number and its unit stay on one line."""
+    made, since = [], 0
+    for found in _QUANTITY.finditer(line):
+        made.append(_words(line[since : found.start()], breakable=breakable))
+        made.append(rf"\mbox{{{_words(found[0], breakable=False)}}}")
+        since = found.end()
+    return "".join(made) + _words(line[since:], breakable=breakable)
+
+
+def _words(line: str, *, breakable: bool) -> str:
     made, since = [], 0
     for place, character in enumerate(line):
         following = line[place + 1 : place + 2]
@@ -66,7 +87,10 @@ def tex_line(line: str, *, breakable: bool = False) -> str:
         if character + following in _LIGATURES:
             made.append("{}")
         since = 0 if character == " " else since + 1
-        if breakable and (following.isalnum() if character in "/_-.=" else since >= LONG_WORD and following > " "):
+        # Not inside a number.
+        inside = character == "." and following.isdigit() and line[place - 1 : place].isdigit()
+        joint = character in "/_-.=" and not inside
+        if breakable and (following.isalnum() if joint else since >= LONG_WORD and following > " "):
             made.append(BREAK)
             since = 0
     return "".join(made)

@@ -7,13 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.sweep import written
-from steelyard.inputs.validate import MAX_RECORD_BYTES, read_bounded
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import brief
-from steelyard.results.store import RECORD_FILE
+from steelyard.results.store import read_record_text
 from steelyard.rules.rule import SEVERITIES, find_rule
-from steelyard.terminal.findings import rule_name, tally
-from steelyard.terminal.text import sentence, shortened
+from steelyard.terminal.findings import rule_name
+from steelyard.terminal.text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,10 +85,10 @@ def codes_section(sections: Sequence[Section]) -> Section:
     notes += ("Details are in the sections above. For examples: steelyard explain CODE.",)
     table = Table("codes", "What the codes mean", columns, tuple(rows), notes)
     worst = [one for one in found if one.severity == "error"]
-    text = sentence(tally(list(found)).partition(";")[0])
     codes = ", ".join(dict.fromkeys(one.code for one in worst))
-    answer = f"{text} Do not use results with {codes}." if worst else text
-    return Section("findings", "Findings", question, answer, (table,))
+    # The findings themselves are on the first screen and in the sections; an error is never folded away.
+    answer = f"Do not use results with {codes}." if worst else ""
+    return Section("findings", "Findings", question, answer, (table,), folded=not worst)
 
 
 def _worst_first(entry: tuple[tuple[str, str], list[str]]) -> tuple[int, str]:
@@ -249,7 +248,7 @@ def raw_download(folder: ResultFolder, subjects: Sequence[Subject]) -> tuple[dic
     size = 0
     for record in in_turn:
         # JSON has newlines only between its parts, never inside strings.
-        line = re.sub(rb"\n *", b"", read_bounded(folder.run_path(record.spec) / RECORD_FILE, MAX_RECORD_BYTES))
+        line = re.sub(rb"\n *", b"", folder.of_run(folder.run_path(record.spec), read_record_text))
         if size + len(line) + 1 > MAX_RAW_BYTES:
             break
         lines.append(line)

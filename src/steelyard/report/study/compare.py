@@ -7,15 +7,19 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.compare import compare
-from steelyard.analysis.ratios import bounded
+from steelyard.analysis.best import fastest_first
+from steelyard.analysis.compare import compare, require_factor
+from steelyard.analysis.ratios import bounded, level_percent
 from steelyard.analysis.ratios import sentence as says
 from steelyard.analysis.sweep import factor_of, written
 from steelyard.errors import SteelyardError
 from steelyard.numbers import short
 from steelyard.report.charts.ratios import ratio_chart
-from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import default
+from steelyard.report.charts.style import error_codes, interval_of
+from steelyard.report.page import Cell, Column, KeyFigure, Prose, Section, Table
+from steelyard.report.study.differs import differing_answer, differing_table
+from steelyard.report.study.subject import default, key_figure
+from steelyard.rules.table.settings import shown
 from steelyard.terminal.findings import merged
 from steelyard.terminal.text import capital, sentence, shortened
 
@@ -34,6 +38,7 @@ MAX_GROUPS = 24
 DRAWN = 2
 SHOWN_PAIRS = 3
 SHOWN_LEFT_OUT = 6
+DIFFERS = "What differs between the selections, and does it explain the result?"
 VERDICTS = {"too few jobs": "not ranked"}
 # These have their own sections.
 CURVES = ("ranks", "batch")
@@ -99,10 +104,8 @@ def _not_compared(entry: Subject, key: str, factor: str, groups: int, values: in
     return [*texts, command] if texts else []
 
 
-def selections_section(subjects: Sequence[Subject], factor: str) -> Section | None:
-    """Compare every selection with the first; None if there is only one."""
-    if len(subjects) < 2:
-        return None
+def selections_sections(subjects: Sequence[Subject], factor: str) -> tuple[str, list[Section]]:
+    """Return the verdict on every selection compared with the first; then what differs, and the comparison."""
     first, pairs, refused = subjects[0], [], []
     for other in subjects[1:]:
         try:
@@ -112,7 +115,15 @@ def selections_section(subjects: Sequence[Subject], factor: str) -> Section | No
             refused.append(f"{other.text} not compared with {first.text}: {error.what}.")
     runs = {place: ids for entry in subjects for place, ids in entry.runs.items() if "/" in place}
     question = f"How do the selections compare? (Factor: {factor})"
-    return _section("selections", "Comparison of the selections", question, pairs, refused, runs)
+    section = _section("selections", "Comparison", question, pairs, refused, runs)
+    comparisons = [entry for pair in pairs for entry in pair.compared.comparisons]
+    table = differing_table(subjects, comparisons, require_factor(factor))
+    differs = Section(
+        "differs", "What differs", DIFFERS, differing_answer(table, factor), (table,) if table is not None else ()
+    )
+    # The verdict is on the first screen.
+    rest = dataclasses.replace(section, answer="", figures=(*_ratios(pairs), *_each_best(subjects)))
+    return section.answer, [differs, rest]
 
 
 def _section(
@@ -133,10 +144,57 @@ def _section(
         answer = pair_answer(pairs[0].compared, pairs[0].a, pairs[0].b)
     else:
         verdicts = dict.fromkeys(entry.verdict for pair in pairs for entry in pair.compared.comparisons)
-        shown = "; ".join(f"{pair.b}: {_short(pair)}" for pair in pairs[:SHOWN_PAIRS])
+        said = "; ".join(f"{pair.b}: {_short(pair)}" for pair in pairs[:SHOWN_PAIRS])
         more = f"; {len(pairs) - SHOWN_PAIRS} more in the table" if len(pairs) > SHOWN_PAIRS else ""
-        answer = f"{sentence(' and '.join(verdicts))} Compared with {pairs[0].a}: {shown}{more}."
-    return Section(name, title, question, answer, tuple(blocks), _findings(pairs))
+        answer = f"{sentence(' and '.join(verdicts))} Compared with {pairs[0].a}: {said}{more}."
+    return Section(
+        name,
+        title,
+        question,
+        answer,
+        tuple(blocks),
+        _findings(pairs),
+    )
+
+
+def _ratios(pairs: Sequence[_Pair]) -> list[KeyFigure]:
+    """Return the ratio of each pair: the only one, or that of the best of both sides on the most devices."""
+    figures = []
+    for pair in pairs:
+        made = [entry for entry in pair.compared.comparisons if entry.ratios]
+        best = [entry for entry in made if entry.how == "best against best"]
+        if len(made) != 1 and not best:
+            continue
+        # The best of each side are compared by number of devices.
+        chosen = made[0] if len(made) == 1 else max(best, key=lambda entry: entry.a.number("devices") or 0)
+        ratio = chosen.ratios[0]
+        how = "" if len(made) == 1 else ", best"
+        how += f" on {shown(chosen.a.get('devices'))} devices" if len(best) > 1 else ""
+        label = f"{pair.b} / {pair.a}{how}"
+        if ratio.bound is not None:
+            figures.append(KeyFigure(label, bounded(ratio.bound), "times", ratio.verdict))
+            continue
+        figure = key_figure(label, ratio.value, ratio.low, ratio.high, "times")
+        if ratio.low is not None and ratio.level is not None:
+            # The best of several have a wider interval.
+            detail = figure.detail.replace("95 % CI", f"{level_percent(ratio.level)} CI")
+            figure = dataclasses.replace(figure, detail=detail)
+        figures.append(figure)
+    return figures
+
+
+def _each_best(subjects: Sequence[Subject]) -> list[KeyFigure]:
+    """Return the highest reliable throughput of each selection."""
+    figures = []
+    for entry in subjects:
+        for cell in fastest_first(entry.cells)[:1]:
+            low, high = interval_of(cell.throughput)
+            if cell.throughput.value is None or error_codes(cell.findings):
+                continue
+            label = f"Highest of {entry.text}" if len(entry.cells) > 1 else entry.text
+            doubt = bool(cell.unreliable)
+            figures.append(key_figure(label, cell.throughput.value, low, high, cell.throughput.unit, unreliable=doubt))
+    return figures
 
 
 # -- texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from steelyard.analysis.batch import batch_curve
@@ -15,8 +16,8 @@ from steelyard.report.charts.heat import heat_chart
 from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
 from steelyard.report.charts.style import error_codes
-from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import brief
+from steelyard.report.page import Cell, Column, KeyFigure, Prose, Section, Table
+from steelyard.report.study.subject import brief, key_figure
 from steelyard.terminal.batch import knee_answer, knee_notes, knee_short, what_fits
 from steelyard.terminal.best import answers
 from steelyard.terminal.findings import merged
@@ -93,7 +94,21 @@ def scaling_section(entry: Subject, name: str = "scaling", title: str = "Scaling
     text = BLOCKED if first.blocked else answer(first)
     if len(curves) > 1:
         text = f"{_curves(len(curves), len(groups))} {_which(first.label, groups)}: {text}"
-    return Section(name, title, question, text, tuple(blocks), findings)
+    return Section(name, title, question, text, tuple(blocks), findings, figures=_speedup(first))
+
+
+def _speedup(curve: Scaling) -> tuple[KeyFigure, ...]:
+    """Return what the largest number of devices gains."""
+    last = curve.points[-1]
+    if curve.blocked or last.devices == curve.base.devices:
+        return ()
+    over, whole = last.speedup, last.split.total.scaled(100)
+    devices = f"{last.devices} devices"
+    doubt = bool(curve.provisional)
+    return (
+        key_figure(f"Speed-up on {devices}", over.value, over.low, over.high, "times", unreliable=doubt),
+        key_figure(f"Efficiency on {devices}", whole.value, whole.low, whole.high, "%", unreliable=doubt),
+    )
 
 
 def _scalings(entry: Subject, groups: Sequence[tuple[str, list[CellSummary]]]) -> list[Scaling]:
@@ -192,7 +207,20 @@ def batch_section(entry: Subject, name: str = "batch", title: str = "Batch size"
     answer = knee_words(first_curve)
     if len(curves) > 1:
         answer = f"{_curves(len(curves), len(groups))} {_which(first, groups)}: {answer[:1].lower()}{answer[1:]}"
-    return Section(name, title, question, answer, tuple(blocks), findings)
+    return Section(name, title, question, answer, tuple(blocks), findings, figures=_enough(first_curve))
+
+
+def _enough(curve: BatchCurve) -> tuple[KeyFigure, ...]:
+    """Return the batch that is enough, and the largest that fits."""
+    figures = []
+    knee = curve.knee
+    if knee is not None and knee.answer == "found" and knee.value is not None:
+        high = knee.high if knee.high is not None and math.isfinite(knee.high) else None
+        figures.append(key_figure("Batch that is enough", knee.value, knee.low, high, "samples"))
+    if curve.largest_fitting is not None and curve.smallest_out_of_memory is not None:
+        beyond = f"{curve.smallest_out_of_memory:,} runs out of memory"
+        figures.append(KeyFigure("Largest that fits", f"{curve.largest_fitting:,}", "samples", beyond))
+    return tuple(figures)
 
 
 def knee_words(curve: BatchCurve) -> str:
@@ -257,4 +285,5 @@ def heat_section(entry: Subject, name: str = "heat", title: str = "Map of two se
         chart = dataclasses.replace(chart, title=f"{chart.title} ({at})", notes=(*chart.notes, f"All at {at}."))
     lost = sum(cell.throughput.value is None for cell in cells)
     text = f"{lost} of {len(cells)} configurations have no result" if lost else ""
-    return Section(name, title, f"Which {x} and {y} are fastest?", f"{answers(rank(cells))} {sentence(text)}", (chart,))
+    answer = f"{answers(rank(cells, rows=entry.rows))} {sentence(text)}"
+    return Section(name, title, f"Which {x} and {y} are fastest?", answer, (chart,))

@@ -11,10 +11,10 @@ from steelyard.errors import SteelyardError
 from steelyard.report.charts.energy import energy_chart
 from steelyard.report.charts.power import power_drawing
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import brief
+from steelyard.report.study.subject import DIGITS, brief
 from steelyard.terminal.energy import answers
 from steelyard.terminal.findings import merged
-from steelyard.terminal.text import sentence, shortened
+from steelyard.terminal.text import WITHOUT_GAIN, sentence, shortened, without_gain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,6 +85,8 @@ def _filled(
         Column("jobs"),
         *(Column(words, unit) for _, words, unit in wanted),
     ]
+    cost = next((column for column in wanted if any(_inner(one, column[0]) for one in known)), None) if judged else None
+    columns += [Column(f"{cost[1]}, without gain", cost[2])] if cost else []
     columns += [Column("includes", align="left"), Column("verdict", align="left")] if judged else []
     rows = []
     for one in known:
@@ -93,6 +95,7 @@ def _filled(
         label = entry.name(one.cell)
         cells = [Cell(label, label), Cell(str(one.jobs), one.jobs)]
         cells += [Cell("-") if _value(one, key) is None else brief(one.figures[key], ids) for key, _, _ in wanted]
+        cells += [Cell(_inner(one, cost[0]) or "-", runs=ids)] if cost else []
         cells += [Cell(one.scope, one.scope), Cell(one.verdict, one.verdict, codes=codes)] if judged else []
         rows.append(tuple(cells))
     return tuple(columns), tuple(rows)
@@ -102,12 +105,18 @@ def _value(one: CellEnergy, key: str) -> float | None:
     return one.figures[key].value if key in one.figures else None
 
 
+def _inner(one: CellEnergy, key: str) -> str:
+    return without_gain(one.figures[key], DIGITS) if key in one.figures else ""
+
+
 def _notes(known: Sequence[CellEnergy]) -> list[str]:
     notes: dict[str, None] = {}
     for one in known:
         interval = one.main.interval
         if interval is not None:
             notes[f"[ ] = {100 * interval.level:g} % CI over {interval.covers}; {interval.method}."] = None
+    if any(_inner(one, key) for one in known for key in one.figures):
+        notes[sentence(WITHOUT_GAIN)] = None
     if any(_value(one, "energy_per_sample_net") is not None for one in known):
         notes["Net: without the idle energy of the same hardware."] = None
     return list(notes)[:SHOWN_REASONS]

@@ -6,14 +6,13 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.best import rank
-from steelyard.analysis.summary import MEASURED
+from steelyard.analysis.summary import MEASURED, generation
 from steelyard.analysis.sweep import written
+from steelyard.inputs.command import public_words
 from steelyard.inputs.study import chosen_settings
-from steelyard.report.charts.style import counted, error_codes, figure_cell, in_time, marked
+from steelyard.report.charts.style import counted, error_codes, figure_cell, in_time
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import brief, counted_statuses, default, statuses
-from steelyard.terminal.best import answers
 from steelyard.terminal.findings import OTHER_NUMBERS, merged
 from steelyard.terminal.text import SIMULATED, capital, number, sentence, shortened, with_interval
 
@@ -32,15 +31,25 @@ SHOWN_NOTES = 6
 LONGEST_CAUSE = 600
 LONGEST_EVIDENCE = 300
 # Settings that are not listed as settings of the study.
-HIDDEN = ("sim.", "run_id", "study", "configuration")
+HIDDEN = ("sim.", "run_id", "study", "configuration", "program.command", "program.parameters")
 
 
 # -- overview
 
 
 def overview(subjects: Sequence[Subject], energies: dict[str, list[CellEnergy]]) -> Section:
-    """Question and answer, the settings, and every run that did not complete with its cause."""
-    blocks: list[Any] = [Prose(facts=tuple(_facts(entry, energies.get(entry.text, [])))) for entry in subjects]
+    """How the runs ended, the settings, and every run that did not complete with its cause.
+
+    What several selections share is said once.
+    """
+    facts = [_facts(entry, energies.get(entry.text, [])) for entry in subjects]
+    shared = [fact for fact in facts[0] if all(fact in each for each in facts)]
+    blocks: list[Any] = [Prose(facts=tuple(shared))] if shared else []
+    if len(subjects) > 1:
+        blocks += [
+            Prose(facts=(("Selection", entry.text), *(fact for fact in each if fact not in shared)))
+            for entry, each in zip(subjects, facts, strict=True)
+        ]
     rows = [row for entry in subjects for row in _not_completed(entry, several=len(subjects) > 1)]
     if rows:
         columns = (
@@ -50,29 +59,18 @@ def overview(subjects: Sequence[Subject], energies: dict[str, list[CellEnergy]])
         blocks.append(Table("not-completed", "Runs that did not complete, and why", columns, tuple(rows)))
     about_device = [SIMULATED] if any(simulated(entry) for entry in subjects) else []
     return Section(
-        "overview", "Overview", "What was measured, and with what result?",
-        " ".join([*(_answer(entry, named=len(subjects) > 1) for entry in subjects), *about_device]),
+        "overview", "Overview", "What was measured, and how did the runs end?",
+        " ".join([*(_ended(entry, named=len(subjects) > 1) for entry in subjects), *about_device]),
         tuple(blocks),
     )  # fmt: skip
 
 
-def _answer(entry: Subject, *, named: bool) -> str:
-    runs, cells = len(entry.records), len(entry.cells)
-    names = list(entry.swept)
-    over = f" over {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}" if names else ""
-    size = f"{counted(runs, 'run')} in {counted(cells, 'configuration')}{over}" if cells > 1 else counted(runs, "run")
-    counts = counted_statuses(entry.cells)
+def _ended(entry: Subject, *, named: bool) -> str:
+    runs, counts = len(entry.records), counted_statuses(entry.cells)
     ended = "all completed" if set(counts) == {"completed"} else statuses(counts)
     if runs == 1:
         ended = statuses(counts).removeprefix("1 ")
-    text = f"{entry.text + ': ' if named else ''}{size}: {ended}."
-    only = entry.cells[0]
-    if cells > 1:
-        return f"{text} {answers(rank(entry.cells))}"
-    if only.throughput.value is not None:
-        text += f" Throughput: {with_interval(only.throughput)} {only.throughput.unit}."
-        text += f" Unreliable: {'; '.join(only.unreliable)}." if only.unreliable else ""
-    return text
+    return f"{entry.text + ': ' if named else ''}{counted(runs, 'run')}: {ended}."
 
 
 def simulated(entry: Subject) -> bool:
@@ -85,14 +83,17 @@ def _facts(entry: Subject, energies: Sequence[CellEnergy]) -> list[tuple[str, st
     records = entry.records
     spec = records[0].spec
     names = dict.fromkeys(f"{record.spec.workload} ({record.spec.mode})" for record in records)
-    facts = [("Selection", entry.text), ("Workload", shortened(list(names)))]
+    facts = [("Workload", shortened(list(names)))]
+    if spec.program is not None:
+        commands = (" ".join(public_words(one.spec.program.command)) for one in records if one.spec.program is not None)
+        facts[0] = ("Program", shortened(list(dict.fromkeys(commands))))
     for key, values in entry.swept.items():
         more = f" and {len(values) - SHOWN_VALUES} more" if len(values) > SHOWN_VALUES else ""
         facts.append((f"Varied: {key}", ", ".join(map(written, values[:SHOWN_VALUES])) + more))
     # Settings that all configurations share and that are not defaults.
     chosen = chosen_settings(spec)
     kept = {key: value for key, value in chosen.items() if key not in entry.swept and not key.startswith(HIDDEN)}
-    for key in ("precision", "ranks", "batch"):
+    for key in ("precision", "ranks", "batch", "preset"):
         if key not in entry.swept:
             kept.setdefault(key, default(key) if key not in chosen else chosen[key])
     same = ", ".join(f"{key} {written(value)}" for key, value in sorted(kept.items()) if key != "workload")
@@ -102,7 +103,7 @@ def _facts(entry: Subject, energies: Sequence[CellEnergy]) -> list[tuple[str, st
     jobs = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     facts += [("Device", shortened(list(devices))), ("Jobs per configuration", jobs)]
     nodes = sorted({node for cell in entry.cells for node in cell.nodes})
-    facts.append(("Nodes", f"{len(nodes):,}: {shortened(nodes, SHOWN_NODES)}" if nodes else "not recorded"))
+    facts.append(("Nodes", shortened(nodes, SHOWN_NODES) if nodes else "not recorded"))
     times = sorted(record.launch.started_at for record in records if record.launch)
     if times:
         facts.append(("Started", times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"))
@@ -115,7 +116,10 @@ def _facts(entry: Subject, energies: Sequence[CellEnergy]) -> list[tuple[str, st
         energy = f"not reported: {reasons[0]}{others}" if energies else "not reported"
     facts.append(("Energy", energy))
     if spec.mode != "train":
-        facts.insert(2, ("Mode", spec.mode))
+        facts.insert(1, ("Mode", spec.mode))
+    kinds = dict.fromkeys(kind for record in records if (kind := generation(record)) is not None)
+    if kinds:
+        facts.insert(2, ("Generation", "; ".join(kinds)))
     return facts
 
 
@@ -124,6 +128,8 @@ def _device(record: RunRecord) -> str:
         return "simulated"
     if record.device is not None:
         return record.device.model or record.device.name
+    if record.wrapped is not None and record.environment is not None:
+        return record.environment.device
     return f"{record.spec.device} (requested; not recorded by the run)"
 
 
@@ -169,11 +175,19 @@ def _evidence(record: RunRecord) -> str:
 
 
 def cells_section(
-    entry: Subject, energies: Sequence[CellEnergy], name: str = "configurations", title: str = "Configurations"
+    entry: Subject,
+    energies: Sequence[CellEnergy],
+    name: str = "configurations",
+    title: str = "Configurations",
+    *,
+    told: bool = False,
 ) -> Section:
-    """One row per configuration, with or without a result, and all findings on their runs."""
+    """One row per configuration, with or without a result, and all findings on their runs.
+
+    `told`: the first screen has the throughput.
+    """
     return Section(
-        name, title, "What is the throughput of each configuration?", _reached(entry),
+        name, title, "What is the throughput of each configuration?", "" if told else _reached(entry),
         (_cell_table(entry, energies, name),), cell_findings(entry),
     )  # fmt: skip
 
@@ -209,13 +223,11 @@ def _reached(entry: Subject) -> str:
         word = "reliable configuration" if unreliable else "configuration"
         parts.append(f"{counted(len(reliable), word)}: {_span(reliable)}" if len(known) > 1 else _span(reliable))
     if unreliable:
-        reasons = shortened([reason for cell in unreliable for reason in cell.unreliable])
-        parts.append(f"{counted(len(unreliable), 'unreliable configuration')}: {_span(unreliable)} ({reasons})")
+        parts.append(f"{counted(len(unreliable), 'unreliable configuration')}: {_span(unreliable)}")
     none = len(entry.cells) - len(known)
     if none:
-        lost = counted_statuses([cell for cell in entry.cells if cell.throughput.value is None])
         verb = "has" if none == 1 else "have"
-        parts.append(f"{counted(none, 'configuration')} {verb} no result ({statuses(lost)})")
+        parts.append(f"{counted(none, 'configuration')} {verb} no result")
     return sentence("; ".join(parts))
 
 
@@ -234,12 +246,14 @@ def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Ta
     columns = [] if keys else [Column("configuration", align="left")]
     for key in keys:
         numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.swept[key])
-        columns.append(Column(key, align="right" if numbers else "left"))
+        columns.append(Column(key, align="right" if numbers else "left", filtered=True))
+    failed = set(counted_statuses(entry.cells)) != {"completed"}
     spread = any(len(cell.nodes) > 1 for cell in entry.cells)
-    columns += [Column("runs", align="left"), *([Column("nodes")] if spread else [])]
     rate_unit = next((cell.throughput.unit for cell in entry.cells if cell.throughput.value is not None), "samples/s")
     columns += [Column("throughput of the job", rate_unit), Column("step time", unit)]
     columns += [Column("energy per sample", "J")] if costs else []
+    columns += [Column("reliability", align="left", filtered=len(entry.cells) > 1)]
+    columns += [*([Column("runs", align="left")] if failed else []), *([Column("nodes")] if spread else [])]
     # Codes that every result has are listed next to the table; they would only fill its rows.
     measured = [cell for cell in entry.cells if cell.throughput.value is not None]
     codes = [{found.code for found in cell.findings} - set(error_codes(cell.findings)) for cell in measured]
@@ -247,11 +261,13 @@ def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Ta
     rows = []
     for cell in entry.cells:
         ids = tuple(record.run_id for record in cell.records)
-        first = [_setting_cell(entry.value(cell, key)) for key in keys] or [Cell(entry.name(cell), entry.name(cell))]
-        row = [*first, Cell(statuses(counted_statuses([cell])))]
-        row += [Cell(str(len(cell.nodes)), len(cell.nodes))] if spread else []
+        row = [_setting_cell(entry.value(cell, key)) for key in keys] or [Cell(entry.name(cell), entry.name(cell))]
         row += [_throughput(cell, ids, shared), _step(entry, cell, factor, ids)]
         row += [_cost(costs.get(cell.cell), ids)] if costs else []
+        word = "no result" if cell.throughput.value is None else "unreliable" if cell.unreliable else "reliable"
+        row.append(Cell(word, word, unreliable=word == "unreliable"))
+        row += [Cell(statuses(counted_statuses([cell])))] if failed else []
+        row += [Cell(str(len(cell.nodes)), len(cell.nodes))] if spread else []
         rows.append(tuple(row))
     return Table(f"{name}-table", "All configurations", tuple(columns), tuple(rows), tuple(_notes(entry)))
 
@@ -265,10 +281,10 @@ def _setting_cell(value: Any) -> Cell:
 def _throughput(cell: CellSummary, ids: tuple[str, ...], shared: set[str]) -> Cell:
     codes = tuple(dict.fromkeys(one.code for one in cell.findings if one.severity != "note" and one.code not in shared))
     if cell.throughput.value is None:
-        lost = {code: count for code, count in counted_statuses([cell]).items() if code not in MEASURED}
-        return Cell(f"none: {statuses(lost) or cell.throughput.reason}", runs=ids, codes=codes)
-    found = brief(cell.throughput, ids, codes)
-    return marked(found, cell.unreliable)
+        # How its runs ended is in a column of its own.
+        lost = any(code not in MEASURED for code in cell.statuses)
+        return Cell("none" if lost else f"none: {cell.throughput.reason}", runs=ids, codes=codes)
+    return replace(brief(cell.throughput, ids, codes), unreliable=bool(cell.unreliable))
 
 
 def _step(entry: Subject, cell: CellSummary, factor: float, ids: tuple[str, ...]) -> Cell:
@@ -276,10 +292,10 @@ def _step(entry: Subject, cell: CellSummary, factor: float, ids: tuple[str, ...]
     if found is None:
         return Cell("-")
     value, low, high = found.value / factor, found.low / factor, found.high / factor
-    held = ", unreliable" if cell.unreliable else ""
+    made = Cell(number(value, 4), value, runs=ids, unreliable=bool(cell.unreliable))
     if not low < high:
-        return Cell(f"{number(value, 4)}{held}", value, runs=ids)
-    return Cell(f"{number(value, 4)} [{number(low, 4)}, {number(high, 4)}]{held}", value, low, high, ids)
+        return made
+    return replace(made, text=f"{made.text} [{number(low, 4)}, {number(high, 4)}]", low=low, high=high)
 
 
 def _cost(entry: CellEnergy | None, ids: tuple[str, ...]) -> Cell:
@@ -288,8 +304,7 @@ def _cost(entry: CellEnergy | None, ids: tuple[str, ...]) -> Cell:
         return Cell("-")
     cell = brief(found, ids, tuple(dict.fromkeys(one.code for one in entry.findings)))
     text = cell.text if entry.verdict == "valid" else f"{cell.text}, {entry.verdict}"
-    text += ", unreliable" if entry.cell.unreliable else ""
-    return Cell(text, cell.value, cell.low, cell.high, ids, cell.codes)
+    return replace(cell, text=text, unreliable=bool(entry.cell.unreliable) or entry.verdict != "valid")
 
 
 def _notes(entry: Subject) -> list[str]:
@@ -304,9 +319,12 @@ def _notes(entry: Subject) -> list[str]:
     bare = [
         entry.name(cell) for cell in entry.cells if cell.throughput.value is not None and not cell.throughput.interval
     ]
+    doubts: dict[str, list[str]] = {}
     for cell in entry.cells:
         if cell.unreliable and cell.throughput.value is not None:
-            notes[f"Unreliable: {entry.name(cell)}: {'; '.join(cell.unreliable)}."] = None
+            doubts.setdefault("; ".join(cell.unreliable), []).append(entry.name(cell))
+    for reason, names in doubts.items():
+        notes[f"Unreliable: {reason}: {shortened(names)}." if len(entry.cells) > 1 else f"Unreliable: {reason}."] = None
     listed = list(notes)[:SHOWN_NOTES]
     listed += [f"{len(notes) - SHOWN_NOTES:,} more notes are in the records."] if len(notes) > SHOWN_NOTES else []
     shorter = [f"{entry.name(cell)} ({cell.shorter})" for cell in entry.cells if cell.shorter]

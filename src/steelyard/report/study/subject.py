@@ -13,7 +13,7 @@ from steelyard.analysis.sweep import grouped, in_order, swept_settings
 from steelyard.contracts.spec import RunSpec
 from steelyard.inputs.study import setting
 from steelyard.report.charts.style import run_ids
-from steelyard.report.page import Cell
+from steelyard.report.page import Cell, KeyFigure
 from steelyard.terminal.text import brackets, number
 
 if TYPE_CHECKING:
@@ -100,6 +100,17 @@ def counted_statuses(cells: Sequence[CellSummary]) -> dict[str, int]:
 def statuses(counts: dict[str, int]) -> str:
     """`24 completed, 3 out of memory`."""
     return ", ".join(f"{count:,} {code.replace('_', ' ')}" for code, count in counts.items())
+
+
+def key_figure(
+    label: str, value: float, low: float | None, high: float | None, unit: str = "", *, unreliable: bool = False
+) -> KeyFigure:
+    """Return a large figure with its 95 % CI; the upper end may be missing."""
+    detail = "no interval: too few jobs or steps"
+    if low is not None:
+        ends = f"{number(low, DIGITS)} to {number(high, DIGITS)}" if high is not None else f"from {number(low, DIGITS)}"
+        detail = f"95 % CI {ends}"
+    return KeyFigure(label, number(value, DIGITS), unit, detail, unreliable)
 
 
 def brief(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str, ...] = ()) -> Cell:

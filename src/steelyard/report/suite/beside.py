@@ -12,8 +12,8 @@ from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import summarise
 from steelyard.audit import documents
 from steelyard.audit.check import check_table, rows_meant
+from steelyard.audit.reading import read_table
 from steelyard.audit.subject import audit_reference
-from steelyard.audit.table import read_table
 from steelyard.contracts.spec import Mode, Precision
 from steelyard.errors import Problem, refusal
 from steelyard.inputs.suite import Choice, counterpart, plan_part, setting_of, study_name

@@ -15,7 +15,7 @@ from steelyard.inputs.suite import SIZES, applies, study_name
 from steelyard.report.audit.claims import claims_table
 from steelyard.report.audit.published import VERDICTS, codes_of
 from steelyard.report.charts.heat import heat_chart
-from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
+from steelyard.report.page import Cell, Column, Page, Prose, Section, Table, with_note
 from steelyard.report.study.back import environment_section
 from steelyard.report.study.compare import factor_sections
 from steelyard.report.study.curves import batch_section, scaling_section
@@ -27,7 +27,7 @@ from steelyard.rules.table.settings import shown
 from steelyard.rules.table.units import unit_of
 from steelyard.terminal.claims import claim_tally
 from steelyard.terminal.findings import rule_name
-from steelyard.terminal.text import SIMULATED, capital, many, number
+from steelyard.terminal.text import SIMULATED, capital, many, number, tuned_note
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def suite_page(folder: ResultFolder, found: SuiteFolder, size: Size) -> Page:
     return Page(
         title=f"{suite.title}: {suite.name}, size {size}",
         subtitle=suite.question,
-        sections=tuple(sections),
+        sections=with_note(sections, tuned_note(cell.spec for part in measured for cell in results.cells(part))),
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         made_by=f"steelyard {VERSION}",
     )
@@ -111,6 +111,7 @@ def _overview(results: SuiteResults, every: Sequence[Beside], tables: Sequence[T
         ("reliable", f"{len(cells) - unreliable} of {many(len(cells), 'configuration')}"),
         ("device", ", ".join(sorted(devices)) or "unknown"),
         ("nodes", ", ".join(sorted(nodes)) or "unknown"),
+        ("preset", ", ".join(sorted({record.spec.preset for record in records}))),
         *_machine_facts(records),
         *([("document", _cited(results))] if suite.document else []),
         *((f"different here{_in_parts(entry)}", entry.text) for entry in suite.deviation),

@@ -1,4 +1,4 @@
-"""Run rules on clocks (SY501, SY502): two ways to time the same steps must agree."""
+"""Run rules on clocks and printed figures (SY501, SY502, SY511): two ways to measure the same steps must agree."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ TIMER_TOLERANCE = 0.02
 # Synchronising adds the host work that otherwise overlaps with the device; a smaller difference is expected.
 SYNCHRONISED_TOLERANCE = 0.10
 SYNCHRONISED_ERRORS = 4.0
+
+_PRINTED = (
+    'spec.workload = "train"\nspec.program.command = ["python", "train.py"]\nwrapped.level = 2\nwrapped.processes = 1\n'
+    "wrapped.unknown = {}\n"
+)
 
 
 class ClocksDisagree(RunRule):
@@ -104,3 +109,39 @@ class SynchronisedDiffers(RunRule):
 
 def _format_difference(share: float, more: str, less: str) -> str:
     return f"{change(abs(share))} {more if share > 0 else less}"
+
+
+class PrintedDiffers(RunRule):
+    """A figure that a program prints, and that is not what was measured."""
+
+    code = "SY511"
+    name = "printed-figure-differs"
+    severity = "warning"
+    why = (
+        "The line that a training program prints is often the only source for its speed, and it goes into papers and "
+        "proposals. Usual mistakes make it wrong by a whole factor: gradient accumulation left out, padding counted as "
+        "tokens, the rate of one device given as that of all, a clock that does not wait for the device."
+    )
+    detected = (
+        "The mean of the printed lines differs from what was measured over the same steps by more than the rounding, "
+        "the spread of the lines and 2 %. Mistakes whose factor explains the difference are named."
+    )
+    bad = Example(
+        _PRINTED + 'printed = [{kind = "tokens_per_s", format = "generic", lines = 20, value = 1000.0, '
+        'verdict = "differs", measured = 4000.0, factor = 0.25, causes = ["the accumulation is left out"], '
+        'sentence = "The program prints 1000 tokens/s, but 4000 tokens/s was measured."}]\n',
+        "The printed rate is a quarter of the true one.",
+    )
+    good = Example(
+        _PRINTED + 'printed = [{kind = "tokens_per_s", format = "generic", lines = 20, value = 4000.0, '
+        'verdict = "agrees", measured = 4010.0, factor = 0.998, '
+        'sentence = "The program prints 4000 tokens/s; 4010 tokens/s was measured, so it is right."}]\n',
+        "The printed rate is right.",
+    )
+    fix = "use the measured figure, and correct the line that prints the other"
+
+    def check(self, record: RunRecord) -> Iterator[Finding]:
+        """Yield a finding for each kind of figure that differs."""
+        for claim in record.printed:
+            if claim.verdict == "differs" and not claim.by_definition:
+                yield self.found(claim.sentence.rstrip("."))

@@ -1,22 +1,33 @@
-"""Table rules on figures that must be consistent (SY503 to SY509): work, units, scopes, device counts, bases, batches.
+"""Table rules on figures that must be consistent (SY503 to SY509, SY512, SY513): work, units, counts, bases, batches.
 
 `table.diagnosis` finds the contradictions.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
 
+from steelyard.contracts.record import WrongFigure
+from steelyard.numbers import number
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.diagnosis import diagnose
+from steelyard.rules.table.peers import settings_key
+from steelyard.rules.table.phrases import label, listed, places, printed, wrong_setting
+from steelyard.rules.table.relations import QUANTILE
+from steelyard.rules.table.settings import BATCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.table.row import Row, RowTable
+    from steelyard.rules.table.row import Amount, Row, RowTable
 
+UNLIKELY = 99.0
+"""A mean above this percentile needs a few values that are a hundred times the usual."""
+RATIO_TIERS = "For a ratio up to 0.5 % beyond rounding is a note, up to 10 % a warning, more is an error."
 TIERS = "Up to 2 % beyond rounding is a note, up to 10 % a warning, more is an error."
 
 
@@ -27,7 +38,9 @@ class _FromDiagnosis(TableRule):
         """Yield one finding per row with this diagnosis."""
         for made in diagnose(table):
             if made.code == self.code:
-                yield self.found(made.message, place=made.place, evidence=made.evidence, severity=made.severity)
+                yield self.found(
+                    made.message, place=made.place, evidence=made.evidence, severity=made.severity, wrong=made.wrong
+                )
 
 
 class OtherWorkInRow(_FromDiagnosis):
@@ -70,12 +83,16 @@ class FigureContradicts(_FromDiagnosis):
     name = "contradictory-figures"
     severity = "error"
     why = (
-        "Many figures of a row depend on each other: energy is power times time, the job's throughput is that of one "
-        "device times the number of devices. If they do not match, at least one printed figure is wrong."
+        "Many figures depend on each other: energy is power times time, the job's throughput is that of one device "
+        "times the number of devices, a speed-up is the quotient of two rows. If they do not match, at least one "
+        "printed figure is wrong."
     )
     detected = (
         "The printed digits give an interval for every figure. A row is reported if no values inside the intervals "
-        f"satisfy all relations, and no wrong unit, scope, device count or base explains it. {TIERS}"
+        "satisfy all relations, and no wrong unit, scope, device count or base explains it. A speed-up or an "
+        "efficiency is compared with the row that is printed as 1 or 100 %, or has the fewest devices. Two swapped "
+        "digits and a misplaced decimal point are named. Figures that fit if digits were cut instead of rounded are "
+        f"one note for the whole table. {TIERS} {RATIO_TIERS}"
     )
     bad = Example(
         "system,metric,value,unit\nA,power,300,W\nA,epoch_time,100.0,s\nA,energy_per_epoch,41.5,kJ\n",
@@ -175,8 +192,8 @@ class WrongBase(_FromDiagnosis):
         "another base looks better or worse than it is."
     )
     detected = (
-        "Each printed speed-up or efficiency implies a base. Most rows imply the same base, within rounding. A row "
-        "that does not is reported if its figure follows from another row of the table."
+        "A printed speed-up or efficiency does not follow from its base: the row printed as 1 or 100 %, or with the "
+        "fewest devices and otherwise equal settings. It is reported if it follows from another row of the table."
     )
     bad = Example(
         "devices,metric,value,unit\n"
@@ -204,7 +221,8 @@ class BatchProduct(TableRule):
         "not match, readers cannot repeat the run."
     )
     detected = (
-        "global_batch is compared with batch_per_device x replicas x grad_accumulation. The number of replicas is the "
+        "global_batch is compared with batch_per_device x replicas x grad_accumulation. If one other value explains "
+        "it, that is named, and rows with the same slip are reported together. The number of replicas is the "
         "number that the row states, or the number of devices if the row is data-parallel or has one device; otherwise "
         "it is unknown. An unknown factor may be any whole number."
     )
@@ -220,22 +238,203 @@ class BatchProduct(TableRule):
     fix = "correct global_batch, batch_per_device, devices or grad_accumulation"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """Yield one finding per row whose batch sizes do not match."""
+        """Yield one finding per slip: rows in which the same setting is wrong by the same factor are told together."""
+        right: defaultdict[tuple[object, ...], set[tuple[str, float]]] = defaultdict(set)
+        wrong: list[tuple[Row, _Batches]] = []
         for row in table.rows:
-            share, batch = row.number("batch_per_device"), row.number("global_batch")
-            if not share or not batch:
+            product = _Batches.of(row)
+            if product is None:
                 continue
-            replicas, steps = replicas_of(row), row.number("grad_accumulation")
-            portion = share * (replicas or 1) * (steps or 1)
-            exact = replicas is not None and steps is not None
-            if batch == portion or (not exact and batch > portion and batch % portion == 0):
-                continue
-            parts = [f"{share:g} per device"]
-            parts += [f"{replicas:g} replicas"] if replicas else []
-            parts += [f"{steps:g} accumulated"] if steps else []
-            message = f"global_batch {batch:g} is not {' x '.join(parts)}"
-            message += f" = {portion:g}" if exact else f" = {portion:g}, or a multiple of it"
-            yield self.found(message, place=row.place)
+            if product.holds:
+                right[settings_key(row)] |= {(key, row.number(key) or 0.0) for key in BATCHES}
+            else:
+                wrong.append((row, product))
+        slips: defaultdict[tuple[object, ...], list[tuple[Row, _Batches, WrongFigure | None]]] = defaultdict(list)
+        for row, product in wrong:
+            slip = product.find_slip(row, right[settings_key(row)])
+            factor = round(float(slip.recomputed) / float(slip.printed), 9) if slip else 0.0
+            key = (row.source, row.table, slip.name, factor) if slip else (id(row),)
+            slips[key].append((row, product, slip))
+        for group in slips.values():
+            yield self._report(group)
+
+    def _report(self, group: list[tuple[Row, _Batches, WrongFigure | None]]) -> Finding:
+        rows = [row for row, _, _ in group]
+        first, product, slip = group[0]
+        message = product.describe()
+        if slip is not None:
+            message += f"; {slip.name} {slip.recomputed} would fit instead of {slip.printed}"
+            if len(group) > 1:
+                same = len({(entry.printed, entry.recomputed) for _, _, entry in group if entry}) == 1
+                factor = number(float(slip.recomputed) / float(slip.printed), 3)
+                message += (
+                    f"; the same in {len(group)} rows" if same else f"; {len(group)} rows by a factor of {factor}"
+                )
+        lines = [f"{label(row, rows)}: {made.describe()}" for row, made, _ in group] if len(group) > 1 else []
+        found = tuple(entry for _, _, entry in group if entry is not None)
+        return self.found(
+            message, place=places(rows) if len(rows) > 1 else first.place, evidence=listed(lines, 4), wrong=found
+        )
+
+
+class SwappedFigures(_FromDiagnosis):
+    """Figures that are in each other's place."""
+
+    code = "SY512"
+    name = "swapped-figures"
+    severity = "error"
+    why = (
+        "If two columns or two rows were swapped when the table was made, every figure in them belongs to another "
+        "configuration, and a reader picks the wrong one."
+    )
+    detected = (
+        "A figure contradicts the other figures of its row, so does the same metric in another row, and each of the "
+        f"two fits in the other row. {RATIO_TIERS}"
+    )
+    bad = Example(
+        "devices,precision,metric,value,unit\n"
+        "1,fp32,throughput,1005,images/s\n4,fp32,throughput,3799,images/s\n4,fp32,speedup,3.21,x\n"
+        "1,fp16,throughput,2871,images/s\n4,fp16,throughput,9216,images/s\n4,fp16,speedup,3.78,x\n",
+        "3799 / 1005 is 3.78 and 9216 / 2871 is 3.21: the speed-ups of the two precisions are swapped.",
+    )
+    good = Example(
+        "devices,precision,metric,value,unit\n"
+        "1,fp32,throughput,1005,images/s\n4,fp32,throughput,3799,images/s\n4,fp32,speedup,3.78,x\n"
+        "1,fp16,throughput,2871,images/s\n4,fp16,throughput,9216,images/s\n4,fp16,speedup,3.21,x\n",
+        "Each speed-up follows from its own rows.",
+    )
+    fix = "put the figures back in their rows, and compute the ratios from the printed figures once more"
+
+
+class PercentilesOutOfOrder(TableRule):
+    """Percentiles that are not in order, or a mean outside of what they allow."""
+
+    code = "SY513"
+    name = "percentiles-out-of-order"
+    severity = "error"
+    why = (
+        "99 % of the requests are at most as slow as p99, so p50 cannot be above p90. If it is, columns were swapped "
+        "or the figures come from different runs."
+    )
+    detected = (
+        "The printed times of one kind in a row, such as latency_min, latency_p50, latency_p90, latency_p99 and "
+        "latency_max, decrease beyond rounding, or the mean is below the minimum or above the maximum. A mean above "
+        "p99 or below p1 is a warning: a few extreme values can cause it."
+    )
+    bad = Example(
+        "system,metric,value,unit\nA,latency_mean,41.2,ms\nA,latency_p50,55.0,ms\nA,latency_p90,48.1,ms\n",
+        "Half of the requests took longer than 55 ms, yet 90 % took at most 48.1 ms.",
+    )
+    good = Example(
+        "system,metric,value,unit\nA,latency_mean,41.2,ms\nA,latency_p50,38.0,ms\nA,latency_p90,48.1,ms\n",
+        "The percentiles increase, and the mean is between them.",
+    )
+    fix = "take all percentiles and the mean from the same requests, and check the order of the columns"
+
+    def check(self, table: RowTable) -> Iterator[Finding]:
+        """Yield one finding per row and kind of time."""
+        for row in table.rows:
+            kinds: defaultdict[str, dict[float, tuple[str, Amount]]] = defaultdict(dict)
+            means: dict[str, tuple[str, Amount]] = {}
+            for metric, amount in row.figures.items():
+                found = QUANTILE.fullmatch(metric)
+                if found is None:
+                    continue
+                if found[2] == "mean":
+                    means[found[1]] = (metric, amount)
+                elif found[2] != "std":
+                    kinds[found[1]].setdefault(_read_rank(found[2]), (metric, amount))
+            for kind, ranks in kinds.items():
+                yield from self._check_order(row, [ranks[rank] for rank in sorted(ranks)])
+                if kind in means:
+                    yield from self._check_mean(row, *means[kind], ranks)
+
+    def _check_order(self, row: Row, ordered: list[tuple[str, Amount]]) -> Iterator[Finding]:
+        for (low, small), (high, large) in itertools.pairwise(ordered):
+            if small.low > large.high:
+                message = f"{printed(low, small)} is above {printed(high, large)}"
+                both = ((low, small), (high, large))
+                yield self.found(message, place=row.place, evidence=_format_all(ordered), wrong=_doubt(row, *both))
+
+    def _check_mean(
+        self, row: Row, metric: str, mean: Amount, ranks: Mapping[float, tuple[str, Amount]]
+    ) -> Iterator[Finding]:
+        for rank, (name, amount) in ranks.items():
+            above = rank >= UNLIKELY and mean.low > amount.high
+            below = rank <= 100 - UNLIKELY and mean.high < amount.low
+            if above or below:
+                message = f"{printed(metric, mean)} is {'above' if above else 'below'} {printed(name, amount)}"
+                certain = rank in (0.0, 100.0)
+                wrong = _doubt(row, (metric, mean))
+                yield self.found(message, place=row.place, severity=None if certain else "warning", wrong=wrong)
+                return
+
+
+def _read_rank(text: str) -> float:
+    named = {"min": 0.0, "median": 50.0, "max": 100.0}
+    return named[text] if text in named else float(text[1:].replace("_", "."))
+
+
+def _doubt(row: Row, *figures: tuple[str, Amount]) -> tuple[WrongFigure, ...]:
+    return tuple(
+        WrongFigure(place=row.place, name=metric, printed=amount.text, recomputed="") for metric, amount in figures
+    )
+
+
+def _format_all(figures: Iterable[tuple[str, Amount]]) -> str:
+    return listed([printed(metric, amount) for metric, amount in figures], 8)
+
+
+class _Batches(NamedTuple):
+    """The batch sizes that a row states, and their product."""
+
+    share: float
+    batch: float
+    replicas: float | None
+    steps: float | None
+
+    @staticmethod
+    def of(row: Row) -> _Batches | None:
+        """Return the batch sizes of a row, or None if it does not state the global batch and that per device."""
+        share, batch = row.number("batch_per_device"), row.number("global_batch")
+        return _Batches(share, batch, replicas_of(row), row.number("grad_accumulation")) if share and batch else None
+
+    @property
+    def portion(self) -> float:
+        """Return the product of the factors that are known."""
+        return self.share * (self.replicas or 1) * (self.steps or 1)
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether all factors are known."""
+        return self.replicas is not None and self.steps is not None
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the global batch is the product, or a multiple of it if a factor is unknown."""
+        more = not self.is_exact and self.batch > self.portion and self.batch % self.portion == 0
+        return self.batch == self.portion or more
+
+    def describe(self) -> str:
+        """Return a message about the contradiction."""
+        parts = [f"{self.share:g} per device"]
+        parts += [f"{self.replicas:g} replicas"] if self.replicas else []
+        parts += [f"{self.steps:g} accumulated"] if self.steps else []
+        more = "" if self.is_exact else ", or a multiple of it"
+        return f"global_batch {self.batch:.10g} is not {' x '.join(parts)} = {self.portion:.10g}{more}"
+
+    def find_slip(self, row: Row, right: set[tuple[str, float]]) -> WrongFigure | None:
+        """Return the one setting that explains it: the value that fits is whole, and no row with it is right."""
+        if not self.is_exact:
+            return None
+        able = {"grad_accumulation": self.steps or 1.0, "batch_per_device": self.share}
+        fitting = {key: stated * self.batch / self.portion for key, stated in able.items()}
+        whole = {key: value for key, value in fitting.items() if value >= 1 and value == round(value)}
+        # A value that also occurs in a row whose product is right is trusted.
+        doubted = {key: value for key, value in whole.items() if (key, able[key]) not in right} or whole
+        if len(doubted) != 1 or row.number(next(iter(doubted))) is None:
+            return None
+        return wrong_setting(row, *next(iter(doubted.items())))
 
 
 _DATA_PARALLEL = re.compile(

@@ -119,7 +119,8 @@ class CounterAgainstIntegral(RunRule):
     )
     detected = (
         "For each device, the counted energy is compared with the integrated power over the same window. The "
-        "difference must be within the sum of both uncertainties, including the vendors' tolerances."
+        "difference must be within 1 % plus twice the combined 95 % uncertainty. The vendor's tolerance does not "
+        "count: both read the same circuit, so it is the same in both."
     )
     bad = Example(
         _write_energy("doubtful", f"{DISAGREES}n1/gpu0 180000 J counted, 131000 J integrated, 16200 J explained"),

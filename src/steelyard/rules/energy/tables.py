@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from steelyard.contracts.record import WrongFigure
 from steelyard.numbers import number
 from steelyard.rules.rule import Example, TableRule
+from steelyard.rules.table.devices import device_of
 from steelyard.rules.table.peers import peers_of
 from steelyard.rules.table.phrases import label, listed, places, printed
-from steelyard.rules.table.relations import variable
+from steelyard.rules.table.relations import Bounds, variable
+from steelyard.rules.table.row import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from steelyard.contracts.record import Finding, Severity
-    from steelyard.rules.table.relations import Bounds, Solved
-    from steelyard.rules.table.row import Platform, Row, RowTable
+    from steelyard.rules.table.relations import Solved
+    from steelyard.rules.table.row import Row, RowTable
 
 MARGIN = 1.05
 """Accelerator power sensors are accurate to about 5 %."""
 # A server draws at most about twice the power limit of its accelerators: 6,500 W for eight of 400 W in a DGX A100.
 WITH_HOST = 2.5
+_SOURCES = (frozenset({"power", "devices"}), frozenset({"power", "devices"}))
 ENERGIES = ("power", "energy", "energy_per_epoch", "items_per_energy")
 
 
@@ -38,6 +42,8 @@ class Excess:
     severity: Severity
     made_of: tuple[str, ...]
     """The printed figures that the power was computed from."""
+    known_of: str = ""
+    """The device of the built-in table that the limit is from; empty: the table states it."""
 
 
 class PowerAboveLimit(TableRule):
@@ -56,8 +62,9 @@ class PowerAboveLimit(TableRule):
         "The power per device is taken as printed, or computed: energy over time, or rate over samples per energy, "
         "divided by the number of devices. Its lower bound, after rounding, exceeds the limit of the device by more "
         "than 5 %, the accuracy of common sensors. The energy of a job may include the hosts: unless the row says that "
-        "it is the energy of the devices, up to 2.5 times the limit is a warning only. If the limit of the whole "
-        "system is known, that limit is used."
+        "it is the energy of the devices, up to 2.5 times the limit is a warning only, and no finding for the power of "
+        "a node. If the limit of the whole system is known, that limit is used. If the table states no limit, it is "
+        "that of the accelerator's datasheet, if steelyard knows the name; of several, the highest."
     )
     bad = Example(
         "system,devices,power_limit_w,metric,value,unit\n"
@@ -75,11 +82,12 @@ class PowerAboveLimit(TableRule):
     def check(self, table: RowTable) -> Iterator[Finding]:
         """Yield one finding per table, model and machine."""
         groups: defaultdict[tuple[object, ...], list[Excess]] = defaultdict(list)
-        if not table.platforms:
-            return
         peers = peers_of(table)
         for row, given, solved in zip(peers.rows, peers.given, peers.solved, strict=True):
-            found = _find_excess(row, table.platform(row), *power_of(given, solved))
+            power, of_devices = power_of(given, solved)
+            if power is None:
+                continue
+            found = _find_excess(row, table.platform(row) or _look_up(row), power, of_devices)
             if found:
                 key = (
                     row.source,
@@ -99,16 +107,36 @@ class PowerAboveLimit(TableRule):
         if len(group) > 1:
             power = f"{number(least.power_w)} to {number(worst.power_w)} W per {worst.scope} in {len(group)} rows"
         message = f"the figures give {power}, but the limit is {worst.limit_w:g} W"
+        message += f" (datasheet of {worst.known_of})" if worst.known_of else ""
         if worst.severity == "warning":
             message += "; the row does not say whether hosts and cooling are included"
         rows = [entry.row for entry in group]
         parts = [f"{label(entry.row, rows)}: {number(entry.power_w)} W" for entry in group] if len(group) > 1 else []
         parts.insert(0, f"from {', '.join(worst.made_of)}" + (f" ({label(worst.row, rows)})" if parts else ""))
-        return self.found(message, place=places(rows), evidence=listed(parts, 10), severity=worst.severity)
+        wrong = tuple(entry for excess in group for entry in _doubt(excess))
+        return self.found(message, place=places(rows), evidence=listed(parts, 10), severity=worst.severity, wrong=wrong)
 
 
-def _find_excess(row: Row, platform: Platform | None, power: Bounds | None, of_devices: bool) -> Excess | None:
-    if platform is None or power is None:
+def _doubt(excess: Excess) -> list[WrongFigure]:
+    """Return the printed power, if it is printed; of an energy and a time it is not known which is wrong."""
+    row = excess.row
+    return [
+        WrongFigure(place=row.place, name=metric, printed=amount.text, recomputed="")
+        for metric, amount in row.figures.items()
+        if metric in ("power", "power_per_device", "power_per_node") and amount.text
+    ]
+
+
+def _look_up(row: Row) -> Platform | None:
+    """Return the power limit of the row's device from the built-in table, if it is known."""
+    known = device_of(row)
+    if known is None or known.power_limit_w is None:
+        return None
+    return Platform("", "", power_limit_w=known.power_limit_w, source=" or ".join(known.models))
+
+
+def _find_excess(row: Row, platform: Platform | None, power: Bounds, of_devices: bool) -> Excess | None:
+    if platform is None:
         return None
     devices, system = row.number("devices"), platform.system_power_limit_w
     if system and devices and not of_devices:
@@ -121,8 +149,13 @@ def _find_excess(row: Row, platform: Platform | None, power: Bounds | None, of_d
     if not platform.power_limit_w or platform.power_scope.startswith("system"):
         return None
     far = power.low > math.log(platform.power_limit_w * WITH_HOST)
+    if not far and not of_devices and "power_per_node" in row.figures:
+        # The power of a node includes its host.
+        return None
     scope = platform.power_scope.split(" ")[0].strip("(),") or "device"
-    return _find_above(row, power, platform.power_limit_w, scope, "error" if of_devices or far else "warning")
+    found = _find_above(row, power, platform.power_limit_w, scope, "error" if of_devices or far else "warning")
+    looked_up = not platform.name and not platform.accelerator
+    return replace(found, known_of=platform.source) if found is not None and looked_up else found
 
 
 def _find_above(row: Row, power: Bounds, limit_w: float, scope: str, severity: Severity) -> Excess | None:
@@ -136,5 +169,8 @@ def _find_above(row: Row, power: Bounds, limit_w: float, scope: str, severity: S
 def power_of(given: Mapping[str, Bounds], solved: Solved) -> tuple[Bounds | None, bool]:
     """Return the power per device, printed or computed, and whether the row says that it excludes the hosts."""
     own = any(name.endswith("_per_device") and name.startswith(("power", "energy")) for name in given)
-    known = given if solved.clash is not None else solved.known
-    return known.get("power_per_device"), own
+    if solved.clash is None:
+        return solved.known.get("power_per_device"), own
+    power, devices = given.get("power"), given.get("devices")
+    whole = Bounds(power.low - devices.low, power.high - devices.low, *_SOURCES) if power and devices else None
+    return given.get("power_per_device", whole), own

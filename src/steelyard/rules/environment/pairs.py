@@ -1,17 +1,29 @@
-"""Pair rules on the environment of two rows (SY604 to SY608): nodes, hosts, drivers, clocks, and what one device is."""
+"""Pair rules on the environment of two rows (SY604 to SY608, SY615): nodes, hosts, devices and their state."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from steelyard.inputs.command import run_again
+from steelyard.numbers import short
+from steelyard.rules.environment.conditions import HELD_BACK, SAME_LIMIT
 from steelyard.rules.rule import Example, PairRule
-from steelyard.rules.table.settings import alike, confounders, differences, nodes_of, shown, stated
+from steelyard.rules.table.settings import (
+    alike,
+    confounders,
+    differences,
+    meant_to_differ,
+    nodes_of,
+    shown,
+    stated,
+)
+from steelyard.rules.table.units import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.table.row import Pair
+    from steelyard.rules.table.row import Pair, Row
 
 
 class _OtherSurroundings(PairRule):
@@ -91,30 +103,32 @@ class OtherHost(_OtherSurroundings):
 
 
 class OtherDeviceState(_OtherSurroundings):
-    """The devices of the two sides have different clocks, power limits or drivers."""
+    """The devices of the two sides have different clocks or drivers."""
 
     code = "SY606"
     name = "different-device-settings"
-    keys = ("driver", "device_clock", "power_limit")
+    keys = ("driver", "device_clock")
     meaning = "the devices of the two sides are configured differently"
     why = (
-        "A lower power limit or clock makes a device slower, and another driver may use other kernels. Two devices of "
-        "the same model then perform differently."
+        "A lower clock makes a device slower, and another driver may use other kernels. Two devices of the same model "
+        "then perform differently."
     )
-    detected = "Driver, maximum clock or power limit are known on both sides and differ, on the same system."
+    detected = (
+        "Driver or maximum clock are known on both sides and differ, on the same system. SY615 reports power limits."
+    )
     bad = Example(
-        "system,model,power_limit,precision,metric,value,unit\n"
-        "A,ResNet50,400 W,fp32,throughput,1000,images/s\nA,ResNet50,300 W,bf16,throughput,1800,images/s\n",
-        "The bf16 run had a lower power limit; at 400 W, bf16 might be faster still.",
+        "system,model,device_clock,precision,metric,value,unit\n"
+        "A,ResNet50,1980 MHz,fp32,throughput,1000,images/s\nA,ResNet50,1500 MHz,bf16,throughput,1800,images/s\n",
+        "The bf16 run had a lower clock; at 1980 MHz, bf16 might be faster still.",
         factor="precision",
     )
     good = Example(
-        "system,model,power_limit,precision,metric,value,unit\n"
-        "A,ResNet50,400 W,fp32,throughput,1000,images/s\nA,ResNet50,400 W,bf16,throughput,2000,images/s\n",
-        "Both sides have the same power limit.",
+        "system,model,device_clock,precision,metric,value,unit\n"
+        "A,ResNet50,1980 MHz,fp32,throughput,1000,images/s\nA,ResNet50,1980 MHz,bf16,throughput,2000,images/s\n",
+        "Both sides have the same clock.",
         factor="precision",
     )
-    fix = "run both sides with the same driver, clock and power limit"
+    fix = "run both sides with the same driver and clock"
 
 
 class OtherScope(PairRule):
@@ -182,3 +196,86 @@ class OtherTiming(PairRule):
             yield self.found(message, place=pair.b.place, severity="error")
         elif a is not None and b is not None and alike("timing", a, b) == "different":
             yield self.found(f"steps were timed differently: {shown(a)} vs {shown(b)}", place=pair.b.place)
+
+
+class OneHeldBack(PairRule):
+    """One side was held back by a limit, the other was not."""
+
+    code = "SY615"
+    name = "one-side-held-back"
+    severity = "warning"
+    why = (
+        "If one side was throttled or had a lower power limit, the ratio compares cooling and power settings as well, "
+        "not only what was meant to differ."
+    )
+    detected = (
+        "Power limits are known on both sides and differ, on the same system; or one side was held back by its "
+        f"temperature or its hardware in more than {100 * HELD_BACK:g} % of the time and the other was not; or, on the "
+        "same system or with a limit below the default, by its power limit. It is an error if the side that was held "
+        "back is slower by no more than the clock that it lost: this alone can explain the difference."
+    )
+    bad = Example(
+        "system,model,precision,throttled_percent,clock_loss_percent,metric,value,unit\n"
+        "A,ResNet50,fp32,0.1,0.1,throughput,1000,images/s\nA,ResNet50,tf32,60,30,throughput,900,images/s\n",
+        "The second run lost 30 % of its clock to its temperature, and is 10 % slower.",
+        factor="precision",
+    )
+    good = Example(
+        "system,model,precision,throttled_percent,clock_loss_percent,metric,value,unit\n"
+        "A,ResNet50,fp32,0.1,0.1,throughput,1000,images/s\nA,ResNet50,tf32,0.2,0.1,throughput,900,images/s\n",
+        "Neither side was throttled.",
+        factor="precision",
+    )
+    fix = "measure the side that was held back again, on a node that is cool and with the same power limit"
+
+    def check(self, pair: Pair) -> Iterator[Finding]:
+        """Yield findings on different power limits and on a side that was held back alone."""
+        limits = [str(entry).removeprefix("power_limit ") for entry in confounders(pair) if entry.key == "power_limit"]
+        if limits:
+            yield self.found(f"the power limits of the two sides differ: {limits[0]}", place=pair.b.place)
+        held = {id(row): dict(_reasons(pair, row)) for row in (pair.a, pair.b)}
+        for side, row, other in (("A", pair.a, pair.b), ("B", pair.b, pair.a)):
+            # If the state of the other side is unknown, it may have been held back as well.
+            told = {
+                key: words
+                for key, words in held[id(row)].items()
+                if key not in held[id(other)] and other.number(key) is not None
+            }
+            if not told:
+                continue
+            loss = row.number("clock_loss_percent")
+            slower = _slower_by(pair, row)
+            explained = loss is not None and slower is not None and 0 < slower <= loss
+            clock = f"; it lost {short(loss, 2)} % of its clock" if loss is not None else ""
+            yield self.found(
+                f"only side {side} was held back: {', '.join(told.values())}{clock}"
+                + (", which can explain the whole difference" if explained else ""),
+                place=row.place,
+                severity="error" if explained else "warning",
+                # Extending a study adds no job to a configuration that has its jobs.
+                command=run_again(row.spec) if row.spec is not None and "" not in row.spec.study_arguments else "",
+            )
+
+
+def _reasons(pair: Pair, row: Row) -> Iterator[tuple[str, str]]:
+    """Yield what held a side back. On another system, its own default power limit is a property of that system."""
+    heat, power = row.number("throttled_percent"), row.number("power_capped_percent")
+    if heat is not None and heat > 100 * HELD_BACK:
+        yield "throttled_percent", f"by its temperature or hardware in {short(heat, 2)} % of the time"
+    same = pair.a.get("system") == pair.b.get("system")
+    share = row.number("power_limit_percent")
+    reduced = share is not None and share < 100 * (1 - SAME_LIMIT)
+    meant = "power_limit" in meant_to_differ(pair) and same
+    if power is not None and power > 100 * HELD_BACK and (same or reduced) and not meant:
+        yield "power_capped_percent", f"by its power limit in {short(power, 2)} % of the time"
+
+
+def _slower_by(pair: Pair, row: Row) -> float | None:
+    """Return by how many percent a side is slower than the other; None if the figure is neither a rate nor a time."""
+    other = pair.b if row is pair.a else pair.a
+    own, base = row.figures.get(pair.metric), other.figures.get(pair.metric)
+    kind = unit_of(own.unit) if own is not None else None
+    if own is None or base is None or kind is None or kind[0] not in ("rate", "time") or not (own.value and base.value):
+        return None
+    speed = own.value / base.value if kind[0] == "rate" else base.value / own.value
+    return 100 * (1 - speed)

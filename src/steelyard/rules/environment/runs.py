@@ -1,8 +1,9 @@
-"""Run rules on the environment (SY601 to SY603): all ranks, enough CPUs, the intended device."""
+"""Run rules on the environment (SY601 to SY603, SY617, SY618): all ranks, CPUs, the device, memory, the second pass."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING
 
 from steelyard.inputs.command import run_again
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding, RunRecord
+
+GIB = 2**30
+NEARLY_FULL = 0.9
+SHOWN_REASON = 300
 
 
 class RanksMissing(RunRule):
@@ -28,7 +33,8 @@ class RanksMissing(RunRule):
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding with the number of ranks that have samples."""
-        if record.steps_seen and record.ranks_seen != record.spec.ranks:
+        # Of a program SY619 says why.
+        if record.steps_seen and record.ranks_seen != record.spec.ranks and record.wrapped is None:
             message = f"only {record.ranks_seen} of {record.spec.ranks} ranks wrote samples"
             yield self.found(message, command=f"steelyard show {record.run_id}")
 
@@ -44,8 +50,8 @@ class TooFewCpus(RunRule):
         "the figure changes with the number of CPUs."
     )
     detected = (
-        "Ranks plus loader processes exceed the CPUs that the job may use (affinity and quota). The simulated device "
-        "has no such processes."
+        "The ranks of a node and their loader processes exceed the CPUs that they may use there (affinity and quota). "
+        "The simulated device has no such processes."
     )
     bad = Example(
         'spec.workload = "tiny"\nspec.loader.place = "host"\nspec.loader.workers = 16\n'
@@ -66,11 +72,17 @@ class TooFewCpus(RunRule):
             return
         if not place.facts.get("cpu.usable", "").isdigit():
             return
-        usable = float(place.facts["cpu.usable"])
+        usable, ranks = float(place.facts["cpu.usable"]), spec.ranks
+        bound = record.settings.values.get("numa_bound") if record.settings else None
+        if record.load:
+            # The CPUs of all ranks of a node together: each rank may have its own, or share them with others.
+            usable, ranks = float(min(host.cpus for host in record.load)), math.ceil(ranks / len(record.load))
+        elif bool(spec.numa) if bound is None else not bound.startswith("no "):
+            # A rank with NUMA binding sees the CPUs of its NUMA node, and shares them with the other ranks there.
+            groups = place.facts.get("numa.nodes_with_cpus", "")
+            ranks = math.ceil(ranks / max(1, int(groups))) if groups.isdigit() else ranks
         with contextlib.suppress(KeyError, ValueError):
             usable = min(usable, float(place.facts["cgroup.cpu_quota"]))
-        # A rank with NUMA binding sees only its own CPUs.
-        ranks = 1 if spec.numa else spec.ranks
         needed = ranks * (1 + spec.loader.workers)
         if needed > usable:
             yield self.found(
@@ -113,3 +125,63 @@ class FellBack(RunRule):
         if files and files != "none" and record.settings.values.get("device") == "cpu":
             message = f"ran on the CPU although the node has accelerators ({files}); torch cannot use them"
             yield self.found(message, command="steelyard doctor")
+
+
+class NodeMemoryNearlyFull(RunRule):
+    """A device that shares the memory of its node, and little of it left."""
+
+    code = "SY617"
+    name = "node-memory-nearly-full"
+    severity = "warning"
+    why = (
+        "On some modules the accelerator can use the memory of the processor. On an MI300A, and with managed memory "
+        "elsewhere, no error says that it is full: the system moves pages to a disk, which makes steps slower, or it "
+        "ends the process. On a GH200, what torch allocates is in the memory of the GPU, and fails when that is full."
+    )
+    detected = (
+        "Processor and device share their memory, and when the steps ended at least 90 % of the node's memory was in "
+        "use, without what the system can free."
+    )
+    bad = Example("memory.node_used_bytes = 124e9\nmemory.node_bytes = 128e9\n", "97 % of the memory was in use.")
+    good = Example("memory.node_used_bytes = 64e9\nmemory.node_bytes = 128e9\n", "Half of the memory was free.")
+    fix = "use a smaller batch or fewer loader workers, or keep other processes from the node"
+
+    def check(self, record: RunRecord) -> Iterator[Finding]:
+        """Yield a finding with the memory in use."""
+        memory = record.memory
+        if memory is None or memory.node_used_bytes is None or not memory.node_bytes:
+            return
+        if memory.node_used_bytes >= NEARLY_FULL * memory.node_bytes:
+            used, whole = memory.node_used_bytes / GIB, memory.node_bytes / GIB
+            yield self.found(
+                f"{used:.0f} of {whole:.0f} GiB of the memory that the processor shares with the accelerator were in "
+                "use when the steps ended",
+                command=run_again(record.spec, {"batch": max(1, record.spec.batch // 2)}),
+            )
+
+
+class CrossCheckFailed(RunRule):
+    """The second pass after the measurement failed."""
+
+    code = "SY618"
+    name = "cross-check-failed"
+    severity = "note"
+    why = (
+        "After the measured steps, a short second pass times single steps and communication. The figures of the run do "
+        "not depend on it. Without it, the share of communication is unknown, and nothing confirms the clock."
+    )
+    detected = "The second pass ended with an error, or the run was ended during it, after all ranks had measured."
+    bad = Example(
+        'crosscheck_failure = "rank 1: OutOfMemoryError: CUDA out of memory."\n', "Rank 1 had no memory for it."
+    )
+    good = Example("", "The second pass has run.")
+    fix = "leave some memory free for it, or leave it out (in a study: crosscheck_steps = 0)"
+
+    def check(self, record: RunRecord) -> Iterator[Finding]:
+        """Yield a finding with the reason."""
+        if record.crosscheck_failure is not None:
+            first, *_ = record.crosscheck_failure.splitlines() or [""]
+            yield self.found(
+                f"the cross-check after the measurement failed ({first[:SHOWN_REASON]})",
+                command=f"steelyard show {record.run_id}",
+            )

@@ -1,4 +1,4 @@
-"""Run rules on the training loss (SY701, SY702): a model that does not train may run at a different speed."""
+"""Run rules on the training (SY701, SY702, SY705): a model that does not train may run at a different speed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ LOSSES_NEEDED, LOSS_STEPS_NEEDED = 9, 100
 # A rise beyond the spread shows in a few losses; a flat loss needs more, because losses are noisy.
 LOSSES_TO_STAND = 30
 NOT_FINITE = ("nan", "inf", "-inf")
+# A scaler that finds its scale skips some updates at the start.
+SKIPPED_SHARE, SKIPPED_AT_START = 0.05, 16
 
 
 class RanAway(RunRule):
@@ -97,6 +99,45 @@ class DoesNotLearn(RunRule):
             yield self.found(
                 f"the loss does not decrease: {short(first)} at the start, {short(last)} at the end "
                 f"({trace.steps[-1]:,} steps)"
+            )
+
+
+class UpdatesSkipped(RunRule):
+    """A gradient scaler skips many updates."""
+
+    code = "SY705"
+    name = "updates-skipped"
+    severity = "warning"
+    why = (
+        "If gradients overflow in fp16, the gradient scaler leaves out the update. Such a step is shorter than a whole "
+        "one and trains nothing, so the throughput counts samples that were not learnt from."
+    )
+    detected = (
+        f"The gradient scaler of a wrapped program skipped updates in more than {100 * SKIPPED_SHARE:g} % of the "
+        f"steps, and more than the {SKIPPED_AT_START} with which a scaler may find its scale."
+    )
+    bad = Example(
+        "wrapped.level = 2\nwrapped.processes = 1\nwrapped.unknown = {}\n"
+        "wrapped.steps = 1000\nwrapped.skipped_updates = 120\n",
+        "12 % of the updates were skipped.",
+    )
+    good = Example(
+        "wrapped.level = 2\nwrapped.processes = 1\nwrapped.unknown = {}\n"
+        "wrapped.steps = 1000\nwrapped.skipped_updates = 9\n",
+        "Nine updates were skipped while the scaler found its scale.",
+    )
+    fix = "train in bf16, or find out why the gradients overflow"
+
+    def check(self, record: RunRecord) -> Iterator[Finding]:
+        """Yield a finding with the share of the updates."""
+        seen = record.wrapped
+        if seen is None or seen.skipped_updates <= SKIPPED_AT_START:
+            return
+        share = seen.skipped_updates / max(seen.steps, seen.skipped_updates)
+        if share > SKIPPED_SHARE:
+            yield self.found(
+                f"a gradient scaler skipped {seen.skipped_updates:,} updates in {seen.steps:,} steps "
+                f"({short(100 * share, 2)} %), because gradients overflowed"
             )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from steelyard.inputs.command import run_again
 from steelyard.rules.rule import Example, TableRule
+from steelyard.rules.table.batches import devices_of, global_batch_of, kind_of, split_by_batch
 from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Row, RowTable
 
-Kind = Literal["strong", "weak", "neither", "unknown"]
 STATED = ("speedup", "efficiency")
 """Figures relative to the base of the curve."""
 PROJECTED = ("projected_", "expected_")
@@ -30,43 +30,17 @@ GROWS = ("devices", "nodes", "batch_per_device", "global_batch", "grad_accumulat
 
 
 def curves(table: RowTable) -> list[list[Row]]:
-    """Return groups of rows that differ only in device count and what follows from it, sorted; two counts or more."""
+    """Return groups of rows that differ only in device count and what follows from it, sorted; two counts or more.
+
+    Two batch sizes in one table are two curves.
+    """
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in table.rows:
         if row.number("devices"):
             settings = sorted((key, str(value)) for key, value in row.settings.items() if key not in GROWS)
             groups.setdefault((row.source, row.table, *settings), []).append(row)
-    ordered = [sorted(rows, key=devices_of) for rows in groups.values()]
+    ordered = [sorted(rows, key=devices_of) for group in groups.values() for rows in split_by_batch(group)]
     return [rows for rows in ordered if devices_of(rows[0]) < devices_of(rows[-1])]
-
-
-def devices_of(row: Row) -> float:
-    """Return the number of devices of a row, which must be known."""
-    return row.number("devices") or math.nan
-
-
-def kind_of(rows: Sequence[Row]) -> Kind:
-    """Return the kind of scaling: strong keeps the global batch, weak the batch per device; unknown without batches."""
-    whole = [_find_global_batch(row) for row in rows]
-    known = [batch for batch in whole if batch is not None]
-    if len(known) < len(rows):
-        return "unknown"
-    if _are_equal(known):
-        return "strong"
-    return (
-        "weak" if _are_equal([batch / devices_of(row) for batch, row in zip(known, rows, strict=True)]) else "neither"
-    )
-
-
-def _find_global_batch(row: Row) -> float | None:
-    stated, each = row.number("global_batch"), row.number("batch_per_device")
-    if stated is not None:
-        return stated
-    return None if each is None else each * devices_of(row) * (row.number("grad_accumulation") or 1.0)
-
-
-def _are_equal(values: Sequence[float]) -> bool:
-    return all(math.isclose(value, values[0], rel_tol=1e-9) for value in values)
 
 
 def _select_stated(rows: Sequence[Row]) -> list[Row]:
@@ -84,7 +58,8 @@ def _format_counts(rows: Sequence[Row]) -> str:
 def _measure_at(rows: Sequence[Row], devices: float) -> str:
     """Return the command that adds a number of devices to a curve of our own; empty for a published one."""
     row = next((row for row in rows if row.spec is not None), None)
-    if row is None or row.spec is None:
+    if row is None or row.spec is None or row.spec.program is not None:
+        # How many ranks a program has is in its command.
         return ""
     changes = {"ranks": int(devices)}
     if kind_of([each for each in rows if each.spec is not None]) == "strong":
@@ -151,7 +126,10 @@ class BaseOfSeveral(TableRule):
         "Efficiency is relative to the base. Losses between one device and the base do not show: relative to 4 "
         "devices, those 4 count as 100 %, even if they already scale badly."
     )
-    detected = "A curve states a speed-up or an efficiency, and its smallest number of devices is more than one."
+    detected = (
+        "A curve states a speed-up or an efficiency, and its smallest number of devices is more than one. If the base "
+        "is one whole node, as the row says, it is a note: that is what scaling over nodes means."
+    )
     bad = Example(
         "devices,metric,value,unit\n4,efficiency,100,%\n8,efficiency,97,%\n16,efficiency,94,%\n",
         "94 % looks good, but the loss from 1 to 4 devices is not included.",
@@ -172,6 +150,7 @@ class BaseOfSeveral(TableRule):
                     place=rows[0].place,
                     evidence=f"measured at {_format_counts(rows)} devices",
                     command=_measure_at(rows, 1),
+                    severity="note" if rows[0].number("nodes") == 1 and (rows[-1].number("nodes") or 1) > 1 else None,
                 )
 
 
@@ -203,7 +182,7 @@ class NeitherStrongNorWeak(TableRule):
         """Yield one finding per curve."""
         for rows in curves(table):
             if _select_stated(rows) and kind_of(rows) == "neither":
-                batches = [(devices_of(row), _find_global_batch(row) or math.nan) for row in rows]
+                batches = [(devices_of(row), global_batch_of(row) or math.nan) for row in rows]
                 listed = "; ".join(f"{n:g} devices: {batch:g}, {batch / n:g} per device" for n, batch in batches)
                 yield self.found(
                     "both the global batch and the batch per device change along the curve",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from steelyard.numbers import number, percent, times
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.peers import WORK_ROLES, keys_of, peers_of, system_key
 from steelyard.rules.table.phrases import printed
-from steelyard.rules.table.relations import Bounds, variable
+from steelyard.rules.table.relations import ALIASES, RATIOS, Bounds, variable
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import Difference, blocks, confounders
 
@@ -59,7 +60,8 @@ class Superlinear(TableRule):
     detected = (
         "The speed-up over the row with the fewest devices and otherwise equal settings, by throughput or by time, is "
         "divided by the ratio of device counts. Its lower bound, after rounding, exceeds 103 %, because two identical "
-        "runs may differ by 3 %. A printed efficiency above 103 % is reported as well."
+        "runs may differ by 3 %. A printed efficiency above 103 % is reported as well. Strong scaling may divide the "
+        "accumulation steps; that is a note if no row states a speed-up or an efficiency."
     )
     bad = Example(
         "devices,model,metric,value,unit\n1,detector,train_time,4.59,h\n4,detector,train_time,1.08,h\n",
@@ -75,25 +77,28 @@ class Superlinear(TableRule):
         """Yield one finding per row."""
         recomputed: set[int] = set()
         for group in _group_by_system(table):
+            claims = _claims_scaling(group)
             group.sort(key=lambda speed: speed.devices)
             for speed in group:
                 found = _find_efficiency(speed, group)
                 if found:
                     recomputed.add(id(speed.row))
                     if found[1].low > math.log1p(MARGIN):
-                        yield self._report(speed, *found)
+                        yield self._report(speed, *found, claims=claims)
         for row in table.rows:
             for metric, amount in row.figures.items():
                 printed_alone = variable(row, metric) == "efficiency" and id(row) not in recomputed
                 if printed_alone and amount.low > 1 + MARGIN:
                     yield self.found(f"{printed(metric, amount)} is above 100 %", place=row.place)
 
-    def _report(self, speed: Speed, base: Speed, efficiency: Bounds) -> Finding:
+    def _report(self, speed: Speed, base: Speed, efficiency: Bounds, *, claims: bool) -> Finding:
         factor = speed.devices / base.devices
         share = efficiency.middle
         message = f"{times(share * factor)} as fast on {factor:g} times the devices: efficiency {percent(share)}"
         evidence = f"{_format_speeds(speed, base)}; at least {percent(math.exp(efficiency.low))} after rounding"
-        return self.found(message, place=speed.row.place, evidence=evidence)
+        steps = [entry.row.get("grad_accumulation") for entry in (speed, base)]
+        severity: Severity = "note" if not claims and steps[0] != steps[1] else "warning"
+        return self.found(message, place=speed.row.place, evidence=evidence, severity=severity)
 
 
 class ConfoundedScaling(TableRule):
@@ -111,11 +116,13 @@ class ConfoundedScaling(TableRule):
         "tables of a source that have one count each. For each larger count, the fastest row without a base of equal "
         "settings at the smallest count is compared with the most similar base that has no equal row at that count. "
         "Keeping the batch per device (weak scaling) or the global batch (strong scaling) is not a change. It is a "
-        "warning only if a base of equal settings exists at another count, or if work and precision stayed the same."
+        "warning only if a base of equal settings exists at another count, or if work and precision stayed the same. "
+        "If no row of the series has a speed-up or an efficiency, the table claims no scaling: then it is a warning at "
+        "most, and a note if only the batch changed."
     )
     bad = Example(
         "devices,precision,batch_per_device,metric,value,unit\n"
-        "1,fp32,32,throughput,2640,images/s\n4,fp16,256,throughput,37510,images/s\n",
+        "1,fp32,32,throughput,2640,images/s\n4,fp16,256,throughput,37510,images/s\n4,fp16,256,speedup,14.2,x\n",
         "14.2 times as fast on 4 devices, but precision and batch changed as well.",
     )
     good = Example(
@@ -126,7 +133,15 @@ class ConfoundedScaling(TableRule):
     fix = "measure the base with the settings of the larger job, and divide by that"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """Yield one finding per larger device count of a series."""
+        """Yield one finding per larger device count of a series; notes of a table that claims no scaling as one."""
+        found = list(self._check_series(table))
+        notes = [finding for finding in found if finding.severity == "note"]
+        yield from (finding for finding in found if finding.severity != "note")
+        if notes:
+            more = f"; so in {len(notes) - 1} more rows" if len(notes) > 1 else ""
+            yield replace(notes[0], message=f"{notes[0].message}{more}")
+
+    def _check_series(self, table: RowTable) -> Iterator[Finding]:
         for series in _find_series(table):
             least = min(speed.devices for speed in series)
             bases = [speed for speed in series if speed.devices == least][:MAX_BASES]
@@ -151,13 +166,16 @@ class ConfoundedScaling(TableRule):
         smaller = [entry for entry in series if entry.devices < speed.devices and entry.over(speed)]
         other = next((entry for entry in smaller[: 5 * MAX_BASES] if _is_clean(entry, speed)), None)
         clean = speed.over(other) if other else None
+        severity: Severity = "warning"
         if other is None or clean is None:
             pair = Pair(base.row, speed.row, "devices")
-            severity: Severity = "error" if any(blocks(pair, change) for change in changes) else "warning"
-            return self.found(message, place=speed.row.place, evidence=evidence, severity=severity)
-        share = percent(clean.middle / (speed.devices / other.devices))
-        evidence += f"; with equal settings {times(clean.middle)} over {other.devices:g} devices, {share}"
-        return self.found(message, place=speed.row.place, evidence=evidence, severity="warning")
+            severity = "error" if any(blocks(pair, change) for change in changes) else "warning"
+        else:
+            share = percent(clean.middle / (speed.devices / other.devices))
+            evidence += f"; with equal settings {times(clean.middle)} over {other.devices:g} devices, {share}"
+        if not _claims_scaling(series):
+            severity = "note" if all(change.role == "batch" for change in changes) else "warning"
+        return self.found(message, place=speed.row.place, evidence=evidence, severity=severity)
 
 
 def _find_confounded(at_count: list[Speed], bases: list[Speed]) -> tuple[Speed, Speed] | None:
@@ -227,6 +245,11 @@ def changed(base: Row, row: Row) -> list[Difference]:
     return kept
 
 
+def _claims_scaling(series: list[Speed]) -> bool:
+    """Return whether a row states a speed-up or an efficiency. Without one, a table only lists what was measured."""
+    return any(ALIASES.get(metric, metric) in RATIOS for entry in series for metric in entry.row.figures)
+
+
 def _is_clean(base: Speed, speed: Speed) -> bool:
     return not changed(base.row, speed.row)
 
@@ -248,11 +271,13 @@ def _find_efficiency(speed: Speed, group: Sequence[Speed]) -> tuple[Speed, Bound
 
 
 def _may_be_clean(base: Row, row: Row) -> bool:
-    """Check cheaply, before `changed`, that numbers which both rows state are equal."""
-    return all(
-        (a := base.get(key)) is None or (b := row.get(key)) is None or a == b
-        for key in ("workers_per_device", "grad_accumulation", "sequence_length")
-    )
+    """Check cheaply, before `changed`, that numbers which both rows state are equal.
+
+    Strong scaling by gradient accumulation keeps the global batch and divides the accumulation steps.
+    """
+    strong = base.get("global_batch") is not None and base.get("global_batch") == row.get("global_batch")
+    keys = ("workers_per_device", "sequence_length", *(() if strong else ("grad_accumulation",)))
+    return all((a := base.get(key)) is None or (b := row.get(key)) is None or a == b for key in keys)
 
 
 def _group_by_system(table: RowTable) -> list[list[Speed]]:

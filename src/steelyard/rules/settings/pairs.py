@@ -1,4 +1,4 @@
-"""Pair rules on settings that differ between two rows (SY102 to SY115).
+"""Pair rules on settings that differ between two rows (SY102 to SY118).
 
 What each setting affects is in `rules.table.settings`.
 """
@@ -16,6 +16,7 @@ from steelyard.numbers import short
 from steelyard.rules.rule import Example, PairRule
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import (
+    FOLLOWS,
     SETTINGS,
     Difference,
     about_training,
@@ -44,15 +45,19 @@ if TYPE_CHECKING:
 CORE = (("model", "task"), ("precision",), ("batch_per_device", "global_batch"))
 
 # Jobs that differ in one of these roles have no common mean.
-ERROR_ROLES = ("system", "size", "work", "data", "arithmetic", "batch")
+ERROR_ROLES = ("system", "size", "work", "data", "arithmetic", "weights", "batch")
 # The settings of a run that a row's setting comes from; of others no option can change a run.
 OPTIONS = {
-    "model_options": "model", "phase": "mode", "precision": "precision", "learning_rate": "learning_rate",
+    "model_options": "model", "phase": "mode", "precision": "precision", "parameter_precision": "autocast",
+    "autocast": "autocast", "learning_rate": "learning_rate",
     "batch_per_device": "batch", "global_batch": "batch", "grad_accumulation": "accumulation", "devices": "ranks",
     "workers_per_device": "loader.workers", "prefetch": "loader.prefetch", "pin_memory": "loader.pin_memory",
-    "parallelism": "parallel", "backend": "backend", "compile": "compile", "channels_last": "channels_last",
+    "parallelism": "parallel", "backend": "backend", "compile": "compile", "kv_cache": "kv_cache",
+    "graphs": "graphs", "channels_last": "channels_last",
     "deterministic": "deterministic", "threads": "threads", "numa": "numa", "epoch_samples": "epoch_samples",
-    "last_batch": "last_batch",
+    "last_batch": "last_batch", "preset": "preset", "cudnn_benchmark": "cudnn_benchmark",
+    "optimizer_kernel": "optimizer_kernel", "gradient_as_bucket_view": "gradient_as_bucket_view",
+    "attention": "attention",
 }  # fmt: skip
 SHOWN = 60
 MOST_PARTS = 8
@@ -99,9 +104,15 @@ def _fix_by(pair: Pair, found: list[Difference]) -> str:
     others = [entry for entry in confounders(pair) if entry not in found and blocks(pair, entry)]
     if factors or others:
         return _run_alike(pair, found)
-    factor = found[0].key if len(found) == 1 else found[0].role
+    factor = _name_factor(found)
     metric = ["--metric", pair.metric] if pair.metric != Pair.metric else []
     return shlex.join(["steelyard", "compare", pair.a.place, pair.b.place, "--factor", factor, *metric])
+
+
+def _name_factor(found: list[Difference]) -> str:
+    """Return the setting from which these differences follow, or the role that they share."""
+    keys = [entry.key for entry in found]
+    return next((key for key in keys if {*keys} <= {key, *FOLLOWS.get(key, ())}), found[0].role)
 
 
 def _run_alike(pair: Pair, found: list[Difference]) -> str:
@@ -156,9 +167,9 @@ class OtherArithmetic(_OtherSettings):
         "the effect of the device with that of the number format. Another optimizer computes something else each step."
     )
     detected = (
-        "Both sides state the precision of the matrix products, the precision of the parameters or the optimizer; they "
-        "differ, and none of them is the factor under study. For steelyard's own runs it is the precision in effect. "
-        "`mixed` and fp16 or bf16 count as unclear (SY108), not as different."
+        "Both sides state the precision of the matrix products or the optimizer; they differ, and neither is the "
+        "factor under study. For steelyard's own runs it is the precision in effect. `mixed` and fp16 or bf16 count as "
+        "unclear (SY108), not as different."
     )
     bad = Example(
         "system,model,precision,metric,value,unit\n"
@@ -260,6 +271,38 @@ class OtherImplementation(_OtherSettings):
     fix = "run both sides the same way, or tune each side, and report the settings with the ratio"
 
 
+class OtherTuning(_OtherSettings):
+    """Two rows that are tuned differently."""
+
+    code = "SY118"
+    name = "different-tuning"
+    severity = "warning"
+    roles = ("tuning",)
+    meaning = "the two sides are tuned differently"
+    why = (
+        "A fused optimizer, cuDNN's search for the fastest algorithm, another attention kernel or binding to the near "
+        "CPUs can change the speed by more than the difference between two machines, and need no other hardware."
+    )
+    detected = (
+        "The preset, cudnn_benchmark, the implementation of the optimizer, gradient_as_bucket_view, the attention "
+        "kernel or the NUMA binding are stated on both sides and differ, and none of them is the factor under study. "
+        "For steelyard's own runs they are read back from torch; what torch chose by default on both sides belongs to "
+        "the machines. With --factor preset the settings of the preset may "
+        "differ, with --factor tuning all of them."
+    )
+    bad = Example(
+        "system,model,preset,metric,value,unit\n"
+        "A,ResNet50,plain,throughput,1000,images/s\nB,ResNet50,tuned,throughput,1150,images/s\n",
+        "Only B is tuned; it is not known how much of the 1.15 comes from the machine.",
+    )
+    good = Example(
+        "system,model,preset,metric,value,unit\n"
+        "A,ResNet50,tuned,throughput,1080,images/s\nB,ResNet50,tuned,throughput,1150,images/s\n",
+        "Both sides are tuned.",
+    )
+    fix = "run both sides with the same preset, or compare the presets (--factor preset)"
+
+
 class OtherData(_OtherSettings):
     """Two rows with different data."""
 
@@ -302,8 +345,9 @@ class UnknownSetting(PairRule):
     )
     detected = (
         "Only one side states a setting, or the values may mean the same (`mixed` and `fp16`, or a name from one "
-        "source that contains the name from the other). It is a note if neither side states model, precision or batch, "
-        "and an error for the time of a training whose number of epochs only one side states."
+        "source that contains the name from the other). So is a setting that could not be read back from a program on "
+        "either side. It is a note if neither side states model, precision or batch, and an error for the time of a "
+        "training whose number of epochs only one side states."
     )
     bad = Example(
         "system,model,precision,metric,value,unit\n"
@@ -330,10 +374,16 @@ class UnknownSetting(PairRule):
                 severity="error" if unknown else "warning",
             )
         meant = meant_to_differ(pair)
+        # Settings of programs that both sides hide: they may be the same, or not.
+        names = [{*shown(row.get("unknown")).split(", ")} if row.get("unknown") else set() for row in (pair.a, pair.b)]
+        if hidden := sorted(names[0] & names[1]):
+            yield self.found(f"unknown on both sides: {', '.join(hidden)}", place=pair.b.place)
         silent = [
             group[0]
             for group in CORE
-            if not meant & set(group) and not any(stated(row, key) for row in (pair.a, pair.b) for key in group)
+            if not meant & set(group)
+            and not any(stated(row, key) for row in (pair.a, pair.b) for key in group)
+            and not {OPTIONS.get(key) for key in group} & {*hidden}
         ]
         if silent:
             yield self.found(f"neither side states: {', '.join(silent)}", place=pair.b.place, severity="note")
@@ -493,9 +543,19 @@ class FactorUnchanged(PairRule):
             # Only one side has the setting (one device needs no parallelism), which is a difference too.
             return
         if same:
-            yield self.found(f"{pair.factor} is the same on both sides: {'; '.join(same)}", place=pair.b.place)
+            message = f"{pair.factor} is the same on both sides: {'; '.join(same)}"
+            yield self.found(message, place=pair.b.place, fix=self._name_changed(pair))
         else:
             yield self.found(f"{pair.factor} is not known on both sides", place=pair.b.place, severity="warning")
+
+    def _name_changed(self, pair: Pair) -> str:
+        """Return the fix with the settings that were changed, if any."""
+        by_role: dict[str, list[Difference]] = {}
+        for entry in confounders(pair):
+            if entry.key in OPTIONS:
+                by_role.setdefault(entry.role, []).append(entry)
+        named = " or ".join(f"--factor {_name_factor(found)}" for found in by_role.values())
+        return self.fix.replace("set --factor to the setting that was changed", f"use {named}") if named else self.fix
 
 
 class OtherSystem(_OtherSettings):
@@ -636,3 +696,41 @@ class MixedJobs(PairRule):
                     place=row.place,
                     severity="error" if invalid else "warning",
                 )
+
+
+class OtherWeights(_OtherSettings):
+    """Two rows whose weights have different number formats, or of which one casts them in every step."""
+
+    code = "SY116"
+    name = "different-weights"
+    severity = "error"
+    roles = ("weights",)
+    meaning = "the two sides hold their weights differently"
+    why = (
+        "With autocast the weights stay in fp32 and are read and cast in every step; cast once, they are read in half "
+        "the bytes and never cast again. When a language model decodes, reading weights is most of the time: a ratio "
+        "between the two says more about this than about the machines."
+    )
+    detected = (
+        "Both sides state the number format of the parameters or whether they autocast, it differs, and neither is the "
+        "factor under study. For steelyard's own runs both are read back from the model. Weights that differ because "
+        "the precision differs are reported with the precision (SY103)."
+    )
+    bad = Example(
+        "system,model,phase,precision,parameter_precision,autocast,metric,value,unit\n"
+        "A,GPT,generate,bf16,bf16,false,throughput,1000,tokens/s\n"
+        "B,GPT,generate,bf16,fp32,true,throughput,400,tokens/s\n",
+        "Both compute in bf16, but B casts all its weights for every token.",
+    )
+    good = Example(
+        "system,model,phase,precision,parameter_precision,autocast,metric,value,unit\n"
+        "A,GPT,generate,bf16,bf16,false,throughput,1000,tokens/s\n"
+        "B,GPT,generate,bf16,bf16,false,throughput,900,tokens/s\n",
+        "Both cast their weights once, before the first step.",
+    )
+    fix = "run both sides with or both without --autocast, or compare the two (--factor autocast)"
+
+    def check(self, pair: Pair) -> Iterator[Finding]:
+        """Yield one finding, unless the precision differs too."""
+        if not any(entry.key == "precision" for entry in confounders(pair)):
+            yield from super().check(pair)

@@ -40,7 +40,8 @@ class NotInEffect(RunRule):
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield one finding with all settings that differ."""
-        if record.settings is None:
+        if record.settings is None or record.spec.program is not None:
+            # Of a program nothing was requested: its settings are only read back.
             return
         spec, values = record.spec, record.settings.values
         other = [
@@ -52,6 +53,9 @@ class NotInEffect(RunRule):
             other.append("nothing was compiled")
         if spec.channels_last and "channels_last" not in values:
             other.append("channels_last has no effect, because no parameter has a channel dimension")
+        bound = values.get("numa_bound", "")
+        if spec.numa and bound.startswith("no "):
+            other.append(f"not bound to a NUMA node {bound.removeprefix('no ')}")
         if other:
             yield self.found("requested settings are not in effect: " + "; ".join(other))
 
@@ -65,6 +69,10 @@ def _read_wanted(record: RunRecord) -> dict[str, str]:
     wanted = {} if own_format else {"matmul_dtype": _EFFECTIVE[spec.precision]}
     if spec.precision in ("fp32", "tf32"):
         wanted["float32_products"] = spec.precision
+    elif spec.mode in ("infer", "generate") and "autocast" in record.settings.values:
+        wanted["autocast"] = str(spec.autocast).lower()
+        if not spec.autocast and "parameter_dtype" in record.settings.values:
+            wanted["parameter_dtype"] = _EFFECTIVE[spec.precision]
     wanted["deterministic"] = str(spec.deterministic).lower()
     wanted["ranks"] = str(spec.ranks)
     if "channels_last" in record.settings.values:
@@ -72,5 +80,10 @@ def _read_wanted(record: RunRecord) -> dict[str, str]:
     if spec.threads is not None:
         wanted["threads"] = str(spec.threads)
     if spec.loader.place == "host":
-        wanted |= {"loader_workers": str(spec.loader.workers), "pin_memory": str(spec.loader.pin_memory).lower()}
-    return wanted
+        wanted["loader_workers"] = str(spec.loader.workers)
+    asked = {
+        "pin_memory": spec.loader.pin_memory if spec.loader.place == "host" else None,
+        "cudnn_benchmark": spec.cudnn_benchmark,
+        "gradient_as_bucket_view": spec.gradient_as_bucket_view or None,
+    }
+    return wanted | {name: str(value).lower() for name, value in asked.items() if value is not None}

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from steelyard.estimate.stop import STEPS_TO_JUDGE
-from steelyard.inputs.command import extend, longer_limits
+from steelyard.inputs.command import extend, longer_limits, wrap_again
 from steelyard.numbers import change, short
 from steelyard.rules.rule import Example, RunRule
 from steelyard.stats.intervals import MIN_STEPS
@@ -21,6 +21,7 @@ LONGER = 4.0
 """How many times longer to run if it is not known how long is enough."""
 ROOM = 1.5
 """Factor on the length that should be enough."""
+MOST = 1e15
 MORE_EPOCHS = "raise run.budget.epochs in the study's file, or find out what changes during the run"
 # The first epoch may be slower by this much without a finding.
 FIRST_EPOCH_TOLERANCE = 0.05
@@ -117,7 +118,7 @@ class ApproximateInterval(RunRule):
             if 0 < steps < MIN_STEPS:
                 fix = f"run at least {MIN_STEPS} steps, or repeat the job and use the spread between jobs"
                 if not _has_epochs_in_file(record):
-                    command = _run_longer(record, ROOM * MIN_STEPS / steps, at_least=True)
+                    command = _run_longer(record, ROOM * MIN_STEPS / steps, at_least=True) or command
             yield self.found("the CI is approximate: " + "; ".join(rate.interval.approximate), fix=fix, command=command)
 
 
@@ -199,6 +200,10 @@ def _has_epochs_in_file(record: RunRecord) -> bool:
 def _run_longer(record: RunRecord, factor: float, *, at_least: bool = False) -> str:
     """Return the command for a run that may be `factor` times as long, or with `at_least` must be."""
     budget, seconds = record.spec.budget, record.stop.seconds if record.stop is not None else 0.0
+    if record.spec.program is not None:
+        # A program that runs to its end has the length that its author gave it.
+        most = record.spec.program.max_steps
+        return wrap_again(record.spec, {"--max-steps": str(_round_up(factor * most))}) if most else ""
     if _has_epochs_in_file(record):
         return ""
     if budget.epochs is not None:
@@ -213,5 +218,7 @@ def _run_longer(record: RunRecord, factor: float, *, at_least: bool = False) -> 
 
 def _round_up(value: float) -> int:
     """Round up to two digits."""
+    # The times of a damaged record may differ by any factor.
+    value = min(value, MOST)
     unit = 10 ** max(0, math.floor(math.log10(value)) - 1) if value > 0 else 1
     return math.ceil(value / unit) * unit

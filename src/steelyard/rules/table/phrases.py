@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
+from steelyard.contracts.record import WrongFigure
 from steelyard.numbers import change, number
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of
@@ -40,6 +42,20 @@ def in_unit_of(amount: Amount, value: float) -> str:
     known = unit_of(amount.unit)
     unit = f" {amount.unit}" if amount.unit not in ("", "1") else ""
     return f"{number(value / (known[1] if known else 1.0))}{unit}"
+
+
+def bare(amount: Amount, value: float) -> str:
+    """Format a value in base units as the cell of a printed figure would have it, with one more digit; no unit."""
+    known = unit_of(amount.unit)
+    value /= known[1] if known else 1.0
+    digits = len(re.sub(r"[eE].*|[^0-9]", "", amount.text).lstrip("0")) or 3
+    return number(value, max(4, digits + 1)) if value > 0 else number(value)
+
+
+def wrong_setting(row: Row, key: str, value: float) -> WrongFigure:
+    """Return a setting of a row that is wrong, and what the figures give for it."""
+    stated = row.number(key) or 0.0
+    return WrongFigure(place=row.place, name=key, printed=f"{stated:.10g}", recomputed=f"{value:.10g}")
 
 
 def setting(row: Row, key: str) -> str:

@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from steelyard.rules.table.devices import peak_of
 from steelyard.rules.table.units import ITEMS, Kind, counted, unit_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,29 @@ KINDS: dict[str, Kind] = {
     "step_time": "time",
     "speedup": "ratio",
     "efficiency": "ratio",
+    "speedup_over_precision": "ratio",
+    "speedup_over_system": "ratio",
+    "time_speedup": "ratio",
+    "time_speedup_over_precision": "ratio",
+    "time_speedup_over_system": "ratio",
+    "mfu": "ratio",
+    "hfu": "ratio",
+    "flops_per_second": "rate",
+    "flops_per_second_per_device": "rate",
+    "flops_per_token": "count",
+    "flops_per_sample": "count",
+    "parameters": "count",
+    "memory": "memory",
+    "memory_per_device": "memory",
+    "cost": "money",
+    "cost_per_hour": "money_rate",
+    "cost_per_item": "money_per_item",
+    "latency": "time",
+    "ttft": "time",
+    "time_per_token": "time",
+    **dict.fromkeys(("tokens", "sequences", "samples", "images"), "count"),
 }
+KINDS |= {f"{item}_per_second": "rate" for item in ITEMS if item not in ("B", "FLOP", "parameters")}
 KINDS |= {f"{name}_per_{scope}": KINDS[name] for name in EXTENSIVE for scope in ("device", "node")}
 """Metrics that occur in relations, and the kind of unit each must have. Other metrics are ignored."""
 ALIASES = {
@@ -38,9 +61,18 @@ ALIASES = {
     "time_per_epoch": "epoch_time",
     "scaling_efficiency": "efficiency",
 }
+QUANTILE = re.compile(r"(latency|ttft|time_per_token|step_time)_(mean|median|min|max|std|p[0-9]{1,2}(?:_[0-9]{1,3})?)")
+"""Times of many requests or steps: `latency_mean`, `latency_p50`, `latency_p99`, `latency_p99_9`."""
 PER_ENERGY = re.compile(rf"({'|'.join(ITEMS)})_per_energy")
 # An image, a sequence and a request each count as one sample; a token does not.
 SAMPLES = frozenset({"images", "samples", "sequences", "items", "requests"})
+
+OVER = ("speedup_over_precision", "speedup_over_system")
+SPANS = ("epoch_time", "train_time", "step_time")
+RATIOS = ("speedup", "efficiency", *OVER)
+"""Figures relative to another row."""
+OVERHEAD = 1.3
+"""The time of a training may include evaluation and checkpoints, which its rate does not: up to this factor."""
 
 Term = tuple[str, int]
 RELATIONS: tuple[tuple[Term, ...], ...] = (
@@ -59,7 +91,23 @@ RELATIONS: tuple[tuple[Term, ...], ...] = (
     (("speedup", 1), ("epoch_time", 1), ("base_epoch_time", -1)),
     (("speedup", 1), ("train_time", 1), ("base_train_time", -1)),
     (("efficiency", 1), ("base_throughput_per_device", 1), ("throughput_per_device", -1)),
+    (("efficiency", 1), ("devices", 1), ("epoch_time", 1), ("base_epoch_device_time", -1)),
+    (("efficiency", 1), ("devices", 1), ("train_time", 1), ("base_train_device_time", -1)),
     (("efficiency", 1), ("devices", 1), ("speedup", -1), ("base_devices", -1)),
+    *(
+        relation
+        for over in OVER
+        for relation in (
+            ((over, 1), (f"{over}_base_throughput", 1), ("throughput", -1)),
+            *(((over, 1), (time, 1), (f"{over}_base_{time}", -1)) for time in SPANS),
+        )
+    ),
+    (("throughput", 1), ("other_rate", -1), ("length_ratio", -1)),
+    (("train_work", 1), ("work_done", -1), ("overhead", -1)),
+    (("flops_per_second", 1), ("devices", -1), ("flops_per_second_per_device", -1)),
+    (("flops_per_second", 1), ("throughput", -1), ("flops_per_item", -1)),
+    (("mfu", 1), ("peak", 1), ("flops_per_second_per_device", -1)),
+    (("cost", 1), ("cost_per_hour", -1), ("train_time", -1), ("billed", -1)),
 )
 """The product of the figures with +1, divided by those with -1, is one."""
 ROUNDS = 12
@@ -91,12 +139,16 @@ class Solved(NamedTuple):
 
     known: dict[str, Bounds]
     clash: frozenset[str] | None = None
+    gap: float = 0.0
+    """How far apart two of the contradicting intervals are."""
 
 
 @lru_cache(maxsize=4096)
 def metric_kind(name: str) -> Kind | None:
     """Return the kind of unit a metric must have, or None if it is in no relation."""
-    return "per_energy" if PER_ENERGY.fullmatch(name) else KINDS.get(ALIASES.get(name, name))
+    if PER_ENERGY.fullmatch(name):
+        return "per_energy"
+    return "time" if QUANTILE.fullmatch(name) else KINDS.get(ALIASES.get(name, name))
 
 
 def variable(row: Row, metric: str) -> str | None:
@@ -105,27 +157,57 @@ def variable(row: Row, metric: str) -> str | None:
     unit = unit_of(amount.unit)
     if kind is None or unit is None or unit[0] != kind or amount.low <= 0:
         return None
-    if kind in ("rate", "per_energy"):
-        own, items = counted(amount.unit), item_of(row)
-        if own != items and not {own, items} <= SAMPLES:
-            return None
+    own, items = counted(amount.unit), item_of(row)
+    alike = own == items or {own, items} <= SAMPLES
+    if metric.startswith("flops_per"):
+        return _name_flops(row, metric, items)
+    if kind in ("rate", "per_energy") and metric == f"{own}_per_second":
+        if metric == _main_rate(row):
+            return "throughput"
+        return "other_rate" if not alike and "tokens" in (own, items) and {own, items} & SAMPLES else None
+    if kind in ("rate", "per_energy") and not alike:
+        return None
+    if kind == "count":
+        return "work_done" if metric == items or {metric, items} <= SAMPLES else None
     return "items_per_energy" if kind == "per_energy" else ALIASES.get(metric, metric)
+
+
+def _name_flops(row: Row, metric: str, items: str) -> str | None:
+    if metric in ("flops_per_token", "flops_per_sample"):
+        return "flops_per_item" if items == "tokens" or (items in SAMPLES and metric == "flops_per_sample") else None
+    share, peak, devices = row.figures.get("mfu"), peak_of(row), row.number("devices")
+    if metric == "flops_per_second" and share and share.value > 0 and peak and devices:
+        # Many tables print the FLOP/s of one device and do not say so.
+        far = math.log(row.figures[metric].value / (share.value * math.sqrt(peak[0] * peak[1])))
+        return "flops_per_second_per_device" if abs(far) < abs(far - math.log(devices)) else metric
+    return metric
+
+
+def _main_rate(row: Row) -> str | None:
+    """Return the metric that holds the rate of the row: throughput, or the first one per second."""
+    if "throughput" in row.figures:
+        return "throughput"
+    return next((metric for metric in row.figures if metric.endswith("_per_second") and metric in KINDS), None)
 
 
 def item_of(row: Row) -> str:
     """Return what the rates of a row count, such as `images` or `tokens`; empty without a rate."""
-    rates = [amount for metric, amount in row.figures.items() if metric_kind(metric) in ("rate", "per_energy")]
+    rates = [
+        amount
+        for metric, amount in row.figures.items()
+        if metric_kind(metric) in ("rate", "per_energy") and not metric.startswith("flops_per_second")
+    ]
     whole = row.figures.get("throughput")
     return counted((whole or rates[0]).unit) if rates else ""
 
 
-def observed(row: Row) -> dict[str, Bounds]:
-    """Return the figures and counts that a row states, as bounds of their logarithms."""
+def observed(row: Row, *, cuts: bool = False) -> dict[str, Bounds]:
+    """Return the figures and counts that a row states, as bounds of their logarithms; `cuts`: digits may be cut."""
     found: dict[str, Bounds] = {}
     for metric, amount in row.figures.items():
         name = variable(row, metric)
         if name is not None and name not in found:
-            found[name] = bounds_of(amount)
+            found[name] = cut(bounds_of(amount)) if cuts else bounds_of(amount)
     for key in ("devices", "nodes"):
         count = row.number(key)
         if count:
@@ -135,12 +217,45 @@ def observed(row: Row) -> dict[str, Bounds]:
         found["epoch_work"] = last_batch(exactly(samples), row)
     if batch and _is_one_batch_a_step(row):
         found["step_work"] = exactly(batch)
-    return found
+    return found | _find_links(row, found, samples)
+
+
+def _find_links(row: Row, found: Mapping[str, Bounds], samples: float | None) -> dict[str, Bounds]:
+    """Return what links figures of a row and is not printed: total work, length of a sequence, peak, billing."""
+    links: dict[str, Bounds] = {}
+    epochs, length = row.number("epochs"), row.number("sequence_length")
+    if samples and epochs and "work_done" not in found:
+        links["work_done"] = last_batch(exactly(samples * epochs), row)
+    if "work_done" in (*found, *links):
+        links["overhead"] = Bounds(0.0, math.log(OVERHEAD))
+    if "other_rate" in found and length:
+        links["length_ratio"] = exactly(length if item_of(row) == "tokens" else 1 / length)
+    peak = peak_of(row) if "mfu" in found else None
+    if peak:
+        links["peak"] = Bounds(math.log(peak[0]), math.log(peak[1]))
+    return {**links, **_find_billed(row, found)} if "cost" in found else links
+
+
+def _find_billed(row: Row, found: Mapping[str, Bounds]) -> dict[str, Bounds]:
+    """Return how often a price per hour is paid: once, per node or per device, whichever fits; empty if unknown."""
+    price, time = found.get("cost_per_hour"), found.get("train_time")
+    currencies = {row.figures[metric].unit.partition("/")[0] for metric in ("cost", "cost_per_hour") if price}
+    if price is None or time is None or len(currencies) > 1:
+        return {}
+    paid = math.log(found["cost"].middle / price.middle / time.middle)
+    counts = {1.0, row.number("nodes") or 1.0, row.number("devices") or 1.0}
+    return {"billed": exactly(min(counts, key=lambda count: abs(paid - math.log(count))))}
 
 
 def bounds_of(amount: Amount) -> Bounds:
     """Return the bounds of a figure's logarithm from its printed digits."""
     return Bounds(*amount.log_bounds())
+
+
+def cut(entry: Bounds) -> Bounds:
+    """Widen an interval from rounding upwards, as if the digits after the last printed one may have been cut off."""
+    low, high = math.exp(entry.low), math.exp(entry.high)
+    return entry._replace(high=math.log(high + (high - low) / 2) + TINY)
 
 
 def exactly(value: float) -> Bounds:
@@ -188,7 +303,7 @@ def solve(given: Mapping[str, Bounds]) -> Solved:
                 if tighter is None:
                     continue
                 if tighter.low > tighter.high + TINY:
-                    return Solved(known, tighter.sources)
+                    return Solved(known, tighter.sources, tighter.low - tighter.high)
                 known[target] = tighter
                 changed = True
         if not changed:

@@ -39,6 +39,16 @@ class Amount:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """A table as printed: its caption, heading lines and cells as text."""
+
+    caption: str
+    headings: tuple[tuple[str, ...], ...]
+    """One entry per heading line. A heading over several columns is repeated in each of them."""
+    cells: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class Row:
     """Figures of one configuration."""
 
@@ -58,6 +68,12 @@ class Row:
     """Settings of the runs, to name a command that repeats them; None: a published row."""
     jobs: tuple[JobTime, ...] = ()
     """Where and when each job ran, in the order of the figures' jobs; published rows have none."""
+    cells: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Where a metric or setting is printed: the number of the grid in `RowTable.grids`, the line and the column in its
+    `cells`, all from 0. A setting from a heading or a caption has no entry."""
+    bases: Mapping[str, str] = field(default_factory=dict)
+    """What a figure is relative to: for `speedup_over_precision` the base precision, for `speedup_over_system` the base
+    system or accelerator, as in the settings of the base's rows. `time_speedup_over_...` is the same for a time."""
 
     def get(self, key: str) -> Setting | None:
         """Return a setting, or None if it is unknown."""
@@ -90,6 +106,8 @@ class RowTable:
     name: str
     rows: tuple[Row, ...]
     platforms: tuple[Platform, ...] = field(default=())
+    grids: tuple[Grid, ...] = ()
+    """The tables as printed, if the rows were read from them; `Row.cells` refers to these."""
 
     def platform(self, row: Row) -> Platform | None:
         """Return the machine of a row by its name, or by its accelerator if all such machines have the same limit."""
@@ -101,9 +119,9 @@ class RowTable:
         return same[0] if len(limits) == 1 else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pair:
-    """Two rows to be compared, and the factor under study."""
+    """Two rows to be compared, and the factor under study. Equal only to itself, so that answers can be kept for it."""
 
     a: Row
     """The base."""

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Amount, Pair, Row, Setting
 
 Role = Literal[
-    "system", "size", "work", "data", "amount", "arithmetic", "training", "batch",
-    "input", "implementation", "software", "environment", "evidence",
+    "system", "size", "work", "data", "amount", "arithmetic", "weights", "training", "batch",
+    "input", "implementation", "tuning", "software", "environment", "evidence",
 ]  # fmt: skip
 """What a setting affects: system: the machine; size: the number of devices; work: what is computed; data: the data set;
-amount: how much is computed; arithmetic: precision and optimizer; training: what is learnt, not the speed; batch: the
-batch sizes; input: data loading; implementation: how the same work is computed; software; environment; and evidence:
-how the figure was measured, which is never a factor."""
+amount: how much is computed; arithmetic: precision and optimizer; weights: their number format and when they are cast;
+training: what is learnt, not the speed; batch: the batch sizes; input: data loading; implementation: how the same work
+is computed; tuning: switches that experts set for speed; software; environment; and evidence: how the figure was
+measured, which is never a factor."""
 
 SETTINGS: dict[str, Role] = {
     "system": "system",
@@ -35,6 +36,7 @@ SETTINGS: dict[str, Role] = {
     "task": "work",
     "model": "work",
     "model_options": "work",
+    "program": "work",
     "phase": "work",
     "sequence_length": "work",
     "last_batch": "work",
@@ -44,9 +46,10 @@ SETTINGS: dict[str, Role] = {
     "epochs": "amount",
     "quality_target": "amount",
     "precision": "arithmetic",
-    "parameter_precision": "arithmetic",
     "float32_products": "arithmetic",
     "optimizer": "arithmetic",
+    "parameter_precision": "weights",
+    "autocast": "weights",
     "learning_rate": "training",
     "batch_per_device": "batch",
     "global_batch": "batch",
@@ -60,12 +63,19 @@ SETTINGS: dict[str, Role] = {
     "filesystem": "input",
     "parallelism": "implementation",
     "compile": "implementation",
+    "kv_cache": "implementation",
+    "graphs": "implementation",
     "channels_last": "implementation",
     "deterministic": "implementation",
     "threads": "implementation",
-    "numa": "implementation",
     "backend": "implementation",
     "options": "implementation",
+    "preset": "tuning",
+    "cudnn_benchmark": "tuning",
+    "optimizer_kernel": "tuning",
+    "gradient_as_bucket_view": "tuning",
+    "attention": "tuning",
+    "numa": "tuning",
     "framework": "software",
     "build": "software",
     "container": "software",
@@ -80,8 +90,10 @@ SETTINGS: dict[str, Role] = {
     "device_clock": "environment",
     "power_limit": "environment",
     "timing": "evidence",
+    "unknown": "evidence",
     "node": "evidence",
     "window": "evidence",
+    "serving": "evidence",
     "jobs": "evidence",
     "jobs_lost": "evidence",
     "unsteady_jobs": "evidence",
@@ -92,26 +104,39 @@ SETTINGS: dict[str, Role] = {
     "findings": "evidence",
     "energy_scope": "evidence",
     "energy_doubts": "evidence",
+    "power_capped_percent": "evidence",
+    "throttled_percent": "evidence",
+    "clock_loss_percent": "evidence",
+    "power_limit_percent": "evidence",
 }
 """Every setting that a row may have, with its role. `options` holds any other settings that a source states."""
 
+BY_TORCH = "default: "
+"""Before a value that torch chose for the machine: two such values are no difference in tuning."""
 BATCHES = ("batch_per_device", "global_batch", "grad_accumulation")
-TUNABLE = ("batch", "input", "implementation")
+TUNABLE = ("batch", "input", "implementation", "tuning")
 """Roles that may be tuned separately for each side."""
 
 # Settings that change with a factor.
 FOLLOWS: dict[str, tuple[str, ...]] = {
-    "model": ("model_options", "task", "optimizer", "learning_rate", "sequence_length"),
-    "phase": ("optimizer", "learning_rate", "parallelism", "backend"),
+    "model": (
+        "model_options", "task", "optimizer", "optimizer_kernel", "learning_rate", "sequence_length", "attention",
+    ),
+    "phase": (
+        "optimizer", "optimizer_kernel", "learning_rate", "parallelism", "backend", "gradient_as_bucket_view",
+        "parameter_precision", "autocast",
+    ),
     "dataset": ("data_identity", "epoch_samples", "filesystem"),
     "data_identity": ("dataset", "epoch_samples", "filesystem"),
-    "precision": ("parameter_precision", "float32_products"),
+    "precision": ("parameter_precision", "autocast", "float32_products", "attention"),
+    "preset": ("cudnn_benchmark", "optimizer_kernel", "gradient_as_bucket_view"),
     "data_place": ("workers_per_device", "prefetch", "pin_memory", "input_rate"),
     "workers_per_device": ("prefetch", "input_rate"),
-    "parallelism": ("backend", "parameter_precision"),
-    "framework": ("build", "container", "optimizer", "compile", "backend"),
+    "parallelism": ("backend", "parameter_precision", "autocast", "gradient_as_bucket_view"),
+    "autocast": ("parameter_precision",),
+    "framework": ("build", "container", "optimizer", "compile", "backend", "optimizer_kernel", "attention"),
     "container": ("build", "framework", "variables"),
-}
+}  # fmt: skip
 # Settings whose values are spelled with or without spaces and hyphens.
 _NAMES = ("system", "accelerator", "task", "model", "dataset", "precision", "optimizer", "parallelism", "framework")
 _PRECISIONS = {
@@ -150,14 +175,18 @@ def differences(a: Row, b: Row) -> list[Difference]:
         if role != "evidence"
         and (first := stated(a, key)) is not None
         and (second := stated(b, key)) is not None
+        # Most are equal, and need no closer look.
+        and first != second
         and alike(key, first, second, one_source=a.source == b.source) == "different"
     ]
 
 
-def confounders(pair: Pair) -> list[Difference]:
+# Each rule asks for these again; kept for the last pair only.
+@lru_cache(maxsize=1)
+def confounders(pair: Pair) -> tuple[Difference, ...]:
     """Return the differences, except for the factor under study and what follows from it."""
     meant = meant_to_differ(pair)
-    return [found for found in differences(pair.a, pair.b) if found.key not in meant]
+    return tuple(found for found in differences(pair.a, pair.b) if found.key not in meant)
 
 
 def blocking(pair: Pair) -> list[Difference]:
@@ -170,7 +199,7 @@ def unclear(pair: Pair) -> list[str]:
     meant, one_source = meant_to_differ(pair), pair.a.source == pair.b.source
     found = []
     for key, role in SETTINGS.items():
-        if key in meant or role in ("evidence", "environment") or key in ("build", "variables", "container"):
+        if key in meant or role in ("evidence", "environment") or key in ("build", "variables", "container", "preset"):
             continue
         a, b = stated(pair.a, key), stated(pair.b, key)
         if a is not None and b is not None and alike(key, a, b, one_source=one_source) == "unclear":
@@ -199,7 +228,7 @@ def blocks(pair: Pair, found: Difference) -> bool:
         # The same number of devices on other nodes does the same work.
         return found.key == "devices" or not _is_equal(pair, "devices")
     # With data generated on the device, the figure does not include the input pipeline.
-    return found.role in ("system", "work", "data", "arithmetic") or found.key == "data_place"
+    return found.role in ("system", "work", "data", "arithmetic", "weights") or found.key == "data_place"
 
 
 def about_quality(metric: str) -> bool:
@@ -225,6 +254,7 @@ def of_steps(metric: str, amount: Amount | None) -> bool:
     return known is not None and known[0] in ("rate", "per_energy", "power", "ratio")
 
 
+@lru_cache(maxsize=1)
 def meant_to_differ(pair: Pair) -> frozenset[str]:
     """Return the settings of the factor and all that follow from them."""
     meant = _find_named(pair)
@@ -299,8 +329,11 @@ def implied(pair: Pair, key: str) -> bool:
     one = 1 in (pair.a.number("devices"), pair.b.number("devices"))
     # Loader settings apply only to data on the host; parallelism only to several devices.
     on_device = "device" in (pair.a.get("data_place"), pair.b.get("data_place"))
+    # A measured run states its preset, and its binding unless the host has one NUMA node.
+    measured = None not in (pair.a.get("preset"), pair.b.get("preset"))
     return (
-        (key in ("parallelism", "backend") and one)
+        (key in ("parallelism", "backend", "gradient_as_bucket_view") and one)
+        or (key == "numa" and measured)
         or (key == "task" and not _is_missing(pair, "model"))
         or (key == "data_identity" and not _is_missing(pair, "dataset"))
         or (key == "model_options" and "none" in (pair.a.get(key), pair.b.get(key)))
@@ -332,14 +365,21 @@ def alike(key: str, a: Setting, b: Setting, *, one_source: bool = True) -> Liken
     if not isinstance(a, str) and not isinstance(b, str):
         return "same" if math.isclose(a, b, rel_tol=1e-9) else "different"
     # A table may have as text what a record has as a number.
-    first, second = _simplify(key, shown(a)), _simplify(key, shown(b))
-    if first == second:
+    one, two = shown(a), shown(b)
+    first, second = (_simplify(key, text.removeprefix(BY_TORCH)) for text in (one, two))
+    if first == second or (one.startswith(BY_TORCH) and two.startswith(BY_TORCH)):
         return "same"
     if key == "precision" and "mixed" in (first, second) and {first, second} & set(_MIXED):
         return "unclear"
-    if not one_source and key in _NAMES and _is_part_of(shown(a), shown(b)):
+    if not one_source and key in _NAMES and _is_part_of(one, two):
         return "unclear"
     return "different"
+
+
+def normal(key: str, value: Setting) -> str:
+    """Return the value of a setting in the form in which values that are `alike` are equal."""
+    text = shown(value)
+    return BY_TORCH if text.startswith(BY_TORCH) else _simplify(key, text)
 
 
 def _is_part_of(a: str, b: str) -> bool:

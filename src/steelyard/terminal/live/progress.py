@@ -119,7 +119,9 @@ class Progress:
             precision = "" if width is None else f", mean ±{change(width)}"
             self._show(f"{progress['steps']:,.0f} steps, {progress['seconds']:,.1f} s measured{precision}")
         else:
-            self._show(f"starting, {duration(int(self._spent_s()), parts=1)}")
+            # A program does not tell how far it is.
+            word = "running" if self._running is not None and self._running.program is not None else "starting"
+            self._show(f"{word}, {duration(int(self._spent_s()), parts=1)}")
 
     def end(self, record: RunRecord, done: int, total: int) -> None:
         """Print how a run ended."""

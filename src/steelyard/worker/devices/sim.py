@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.contracts.observe import MemoryPeak
 from steelyard.errors import WorkerMemoryError
+from steelyard.worker.devices.device import Profile
 from steelyard.worker.devices.sim_noise import step_factors
 from steelyard.worker.sensors.sim import SimSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -52,7 +54,7 @@ class SimDevice:
     """One simulated device with its host thread."""
 
     timing = "virtual clock, deferred events"
-    memory_method = "scripted"
+    queued = True
 
     def __init__(self, spec: RunSpec, rank: int, world: _World, chunk: int) -> None:
         self.rank = rank
@@ -68,6 +70,7 @@ class SimDevice:
         self._seen_host_s = 0.0  # host time of the current operation
         self._times: list[float] = []
         self._events = 0
+        self._worked_s = 0.0
         self._spans: list[float] | None = None  # start, stop and watts while busy, if there are sensors
         power = spec.sim.power
         self._compute_w = power.compute_w
@@ -101,9 +104,26 @@ class SimDevice:
         self._events = 0
         return times * self.truth.event_scale
 
-    def memory_peak_bytes(self) -> float | None:
-        """Return the scripted memory use, or None if the spec has none."""
-        return self.memory_bytes or None
+    def ask(self, event: int) -> tuple[int, float]:
+        """Note when it was asked: the answer is known once the queue is executed."""
+        return event, self.host_s
+
+    def told(self, asked: Sequence[tuple[int, float]]) -> Sequence[bool]:
+        """Return whether the device reached each event only after it was asked."""
+        return [self._times[event] > asked_s for event, asked_s in asked]
+
+    def event_cost(self) -> None:
+        """Return None: events take no time here."""
+
+    def profile(self, run: Callable[[], None]) -> Profile:
+        """Run the steps and add up the computation that they enqueue."""
+        before_s = self._worked_s
+        run()
+        return Profile(compute_s=self._worked_s - before_s)
+
+    def memory(self) -> MemoryPeak:
+        """Return the scripted memory use; unknown if the spec has none."""
+        return MemoryPeak(peak_bytes=self.memory_bytes or None, method="scripted")
 
     def pause(self, seconds: float) -> None:
         """Sleep in real time if the spec says so."""
@@ -120,6 +140,7 @@ class SimDevice:
 
     def work(self, seconds: float) -> None:
         """Enqueue computation."""
+        self._worked_s += seconds
         self._queue.append((_WORK, seconds))
 
     def idle(self, seconds: float) -> None:
@@ -140,7 +161,7 @@ class SimDevice:
         needed = memory.fixed_bytes + batch * memory.bytes_per_sample
         if memory.limit_bytes is not None and needed > memory.limit_bytes:
             raise WorkerMemoryError(
-                f"needs {needed:.4g} bytes, but the device has {memory.limit_bytes:.4g}",
+                f"needs {needed / 1e9:.4g} GB, but the device has {memory.limit_bytes / 1e9:.4g} GB",
                 {"needed_bytes": needed, "limit_bytes": memory.limit_bytes, "rank": self.rank},
             )
         self.memory_bytes = max(self.memory_bytes, needed)

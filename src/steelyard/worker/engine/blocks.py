@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from steelyard.contracts.observe import COLUMNS, CrossCheck, Stop, StopReason
+from steelyard.contracts.observe import COLUMNS, CrossCheck, QueueFacts, Stop, StopReason
 from steelyard.estimate.fold import Fold
 from steelyard.estimate.stop import STEPS_TO_JUDGE, StopRule
 from steelyard.worker.measure.writer import write_progress
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from steelyard.contracts.spec import RunSpec
+    from steelyard.worker.devices.device import EventCost
     from steelyard.worker.engine.between import Between
     from steelyard.worker.engine.job import Team
     from steelyard.worker.engine.timer import StepTimer
@@ -28,16 +30,19 @@ if TYPE_CHECKING:
 # A block's events and samples are kept in memory: about 400 bytes per step and rank.
 BLOCK_STEPS_IN_MEMORY = 1 << 17
 MAX_BLOCK_STEPS = 4096
-# Long enough that one synchronisation per block costs nothing, short enough to respect a limit in seconds.
-MAX_BLOCK_SECONDS = 5.0
+# A block starts with an empty queue: what the host otherwise does while the device works on the step before delays its
+# first step. Long enough that this costs little, short enough to respect a limit in seconds.
+MAX_BLOCK_SECONDS = 20.0
 PROGRESS_EVERY_S = 0.5
 # Steps that are not counted after communication hooks are installed: DDP rebuilds its buckets.
 SETTLING_STEPS = 2
+# Steps at the start of the second pass that are not counted: a rank with a faster host needs some to get ahead.
+LEADING_STEPS = 8
 CROSSCHECK_S, CROSSCHECK_SHARE, CROSSCHECK_LEAST = 5.0, 0.1, 4
 # Time that a run needs beyond its steps: the start of Python, which no clock here sees, and its end.
 START_AND_END_S = 10.0
-# The fewest cross-check steps, in both passes, in proportion to those of an extended run; and one slow step.
-AFTER_SHARE = (2 * CROSSCHECK_LEAST + SETTLING_STEPS + 1) / STEPS_TO_JUDGE
+# The fewest cross-check steps, in all passes, in proportion to those of an extended run; and one slow step.
+AFTER_SHARE = (4 * CROSSCHECK_LEAST + SETTLING_STEPS + 1) / STEPS_TO_JUDGE
 REASONS: tuple[StopReason, ...] = get_args(StopReason)
 
 _STEP_S, _SAMPLES = COLUMNS.index("step_s"), COLUMNS.index("samples")
@@ -79,6 +84,8 @@ class BlockLoop:
         self._told_needed = False
         own = [timer.step_maker.block_steps or MAX_BLOCK_STEPS for timer in timers]
         self._block_limit = max(1, min(MAX_BLOCK_STEPS, BLOCK_STEPS_IN_MEMORY // len(timers), *own))
+        # The watchdog sees only whole blocks.
+        self._block_seconds = min(MAX_BLOCK_SECONDS, spec.hang_limit_s / 4)
         self._last_progress = time.monotonic()
 
     def run(self) -> Stop:
@@ -87,7 +94,8 @@ class BlockLoop:
         for timer in self._timers:
             timer.device.synchronize()
         self._between.begin()
-        count, reason = 1, 0
+        # No rank may wait inside its first step for another that was still being set up.
+        (count,), reason = self._team.agree([1]), 0
         while count:
             count, reason = self.advance(count)
         self._between.finish()
@@ -126,10 +134,10 @@ class BlockLoop:
         whole = self._epoch_steps
         remaining = self._rule.steps_to_next_look(done) if whole is None else whole - done
         remaining = min(remaining, self._between.room(done) or remaining)
-        # Doubling from one step: early blocks quickly show how long a step takes, later ones add no overhead.
-        count = min(remaining, max(1, done), self._block_limit)
+        # Growing from one step: early blocks quickly show how long a step takes, and there are few of them.
+        count = min(remaining, max(1, 3 * done), self._block_limit)
         if self._seconds:
-            seconds = MAX_BLOCK_SECONDS
+            seconds = self._block_seconds
             if whole is None:
                 seconds = min(seconds, self._rule.limit_s - self._seconds)
             count = min(count, max(1, math.ceil(seconds * done / self._seconds)))
@@ -199,7 +207,8 @@ def crosscheck(timers: list[StepTimer], steps: int, beat: Callable[[], None]) ->
     for timer in timers:
         timer.watch_communication()
     _together(timers, SETTLING_STEPS)
-    parts = np.mean([table.mean(axis=1) for table in _together(timers, steps)], axis=0)
+    first = min(LEADING_STEPS, steps)
+    parts = np.mean([table[:, first:].mean(axis=1) for table in _together(timers, first + steps)], axis=0)
     beat()
     values = np.zeros(steps)
     for step in range(steps):
@@ -219,6 +228,36 @@ def crosscheck(timers: list[StepTimer], steps: int, beat: Callable[[], None]) ->
         # NaN means unknown. Clock resolution can make a part slightly negative.
         known[name] = max(0.0, seconds) if math.isfinite(seconds) else None
     return CrossCheck(steps=steps, mean_step_s=float(values.mean()), sem_step_s=sem, **known)
+
+
+def led_share(timers: list[StepTimer]) -> float | None:
+    """Return the share of the measured steps in which the host was ahead of its device; None: not asked."""
+    asked = sum(timer.asked for timer in timers)
+    return sum(timer.led for timer in timers) / asked if asked else None
+
+
+def examine_queue(timers: list[StepTimer], cost: EventCost | None, steps: int, beat: Callable[[], None]) -> QueueFacts:
+    """Return how the host kept the queues filled: from the measured steps, and from `steps` profiled ones."""
+    # Before the profile, under which the host is slower.
+    led = led_share(timers)
+    seen = []
+    if steps:
+        seen = [timer.device.profile(partial(timer.issue, steps)) for timer in timers]
+        for timer in timers:
+            timer.harvest()
+        beat()
+    compute = [profile.compute_s for profile in seen if profile.compute_s is not None]
+    waits = [profile.synchronisations for profile in seen if profile.synchronisations is not None]
+    return QueueFacts(
+        led_share=led,
+        event_s=None if cost is None else cost.device_s,
+        event_host_s=None if cost is None else cost.host_s,
+        events_per_step=timers[0].step_maker.events_per_step,
+        profiled_steps=steps,
+        compute_s=sum(compute) / steps / len(seen) if compute and len(compute) == len(seen) else None,
+        synchronisations=sum(waits) / steps / len(seen) if waits and len(waits) == len(seen) else None,
+        reason=seen[0].reason if seen else "no steps were profiled",
+    )
 
 
 def _together(timers: list[StepTimer], steps: int) -> list[NDArray[np.float64]]:

@@ -10,6 +10,7 @@ from steelyard.contracts.observe import ModelFacts
 from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads.batches import Batch
 from steelyard.worker.workloads.ceiling import WrongResultError
+from steelyard.worker.workloads.step_maker import PROFILED_STEPS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +28,7 @@ class CeilingSteps:
     """A step is `batch` repeats of the operation; each counts as one sample."""
 
     learnable = False
+    profiled_steps = PROFILED_STEPS
 
     def __init__(self, spec: RunSpec, ceiling: Ceiling, device: TorchDevice, precision: Precision) -> None:
         _refuse(spec, ceiling)
@@ -35,6 +37,7 @@ class CeilingSteps:
         self._batch = Batch(spec.batch, spec.batch, opens_epoch=False)
         self._checks = 0
         self.communicates = self._work.bus_factor is not None
+        self.events_per_step = 3 if self.communicates else 2
         kept = self._work.kept_results
         self.block_steps = None if kept is None else kept // spec.batch
         """Number of steps after which the results must be checked; None: any."""

@@ -5,7 +5,7 @@ Memory of the device's libraries (workspaces, fragmentation, the context) and sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -45,30 +45,34 @@ def footprint(make: Callable[[], ModelBundle]) -> Footprint:
     """Return the memory needed to train the model that `make` builds."""
     with torch.random.fork_rng(devices=[]):
         bundle = built_on_meta(make)
-        module = bundle.module.to("meta")
-        optimizer = bundle.optimizer
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            optimizer = optimizer(module.parameters())
-        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        # The optimizer's state after its first step, without its step counters.
-        for parameter in trained:
-            parameter.grad = torch.empty_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad()
-        states = [value for state in optimizer.state.values() for value in state.values()]
-        held = _bytes(value for value in states if isinstance(value, torch.Tensor) and value.dim())
+        found = held(bundle)
         try:
-            kept, method = _kept(bundle) / SAMPLES, METHOD
+            return replace(found, activation_bytes=_kept(bundle) / SAMPLES, method=METHOD)
         except Exception as error:  # noqa: BLE001 -- user code; the other numbers are still known
-            kept = None
-            method = "unknown: " + " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
+            return replace(found, method=f"unknown: {reason}")
+
+
+def held(bundle: ModelBundle) -> Footprint:
+    """Return what training holds all the time, without activations. Moves the model to the meta device."""
+    module = bundle.module.to("meta")
+    optimizer = bundle.optimizer
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = optimizer(module.parameters())
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    # The optimizer's state after its first step, without its step counters.
+    for parameter in trained:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    states = [value for state in optimizer.state.values() for value in state.values()]
     return Footprint(
         parameter_bytes=_bytes([*module.parameters(), *module.buffers()]),
         gradient_bytes=_bytes(trained),
-        optimizer_bytes=held,
+        optimizer_bytes=_bytes(value for value in states if isinstance(value, torch.Tensor) and value.dim()),
         optimizer=type(optimizer).__name__,
-        activation_bytes=kept,
-        method=method,
+        activation_bytes=None,
+        method="not counted",
     )
 
 

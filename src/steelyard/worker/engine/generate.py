@@ -3,6 +3,9 @@
 A step is one batch of requests. Prefill processes the prompts and yields each request's first token; every decode
 computes the next token from the one before. All of it is enqueued at once without waiting for the device. An event
 after each token records its time.
+
+This is offline generation with a fixed batch: all requests of a batch start together and have the same length. A server
+lets requests come and go; its figures cannot be compared with these.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import torch
 from steelyard.contracts import observe
 from steelyard.errors import InputError, Problem
 from steelyard.worker.engine.flops import REASON_CHARACTERS, SAMPLES
+from steelyard.worker.engine.replay import Replay, graphs_of
 from steelyard.worker.engine.steps import Inference
 from steelyard.worker.measure.writer import StepWriter
 
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
     from steelyard.worker.workloads.feed import Feed
 
 _START_S, _INPUT_WAIT_S = observe.COLUMNS.index("start_s"), observe.COLUMNS.index("input_wait_s")
+
+
+PROFILED_TOKENS = 128
 
 
 def generation_of(bundle: ModelBundle, workload: str) -> Generation:
@@ -84,8 +91,21 @@ class Generating(Inference):
                 f"generation does not support compile mode {spec.compile!r}",
                 problems=(Problem("compile", f"is {spec.compile}", "off, default"),),
             )
+        if spec.kv_cache == "static" and generation.static is None:
+            raise InputError(
+                f"the workload {spec.workload!r} has no static cache",
+                problems=(Problem("kv_cache", "is static", "dynamic"),),
+            )
         super().__init__(spec, feed, module, precision)
+        self._graphs = graphs_of(feed.device) if spec.graphs else None
+        # By the number of requests: the last batch of an epoch may be smaller.
+        self._caches: dict[int, Any] = {}
+        self._replays: dict[int, Replay] = {}
         self._generation = generation
+        # One for each token, and one before the first.
+        self.events_per_step = 3 + generation.new_tokens
+        # A decode has as many kernels as a step of inference.
+        self.profiled_steps = 1 if generation.new_tokens <= PROFILED_TOKENS else 0
         self._device = device
         self._events: list[Any] = []
         self._samples: list[int] = []
@@ -93,8 +113,8 @@ class Generating(Inference):
         self._writer: StepWriter | None = None
 
     def compile(self) -> None:
-        """Trigger compilation with one request that is not counted."""
-        if self._spec.compile != "off":
+        """Trigger compilation, and the recording of a graph, with one request that is not counted."""
+        if self._spec.compile != "off" or self._graphs is not None:
             self._request(self._feed.example()[0], lambda: None)
 
     def run(self, batch: Batch) -> None:
@@ -111,12 +131,35 @@ class Generating(Inference):
     def _request(self, prompts: torch.Tensor, token_ready: Callable[[], None]) -> torch.Tensor:
         made, module = self._generation, self._module
         with torch.inference_mode(), self._precision.context():
-            tokens, state = made.prefill(module, prompts)
+            replay = self._replay(prompts)
+            tokens, state = self._prefill(prompts)
             token_ready()
             for _ in range(made.new_tokens - 1):
-                tokens, state = made.decode(module, tokens, state)
+                if replay is not None:
+                    tokens = replay(tokens)
+                else:
+                    tokens, state = made.decode(module, tokens, state)
                 token_ready()
         return tokens
+
+    def _prefill(self, prompts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        made, samples = self._generation, len(prompts)
+        if self._spec.kv_cache == "dynamic" or made.static is None:
+            return made.prefill(self._module, prompts)
+        if samples not in self._caches:
+            self._caches[samples] = made.static()
+        self._caches[samples].reset()
+        return made.decode(self._module, prompts, self._caches[samples])
+
+    def _replay(self, prompts: torch.Tensor) -> Replay | None:
+        """Return the recorded decode for this number of requests; None without graphs, or if nothing is decoded."""
+        made, module, samples = self._generation, self._module, len(prompts)
+        if self._graphs is None or made.new_tokens == 1:
+            return None
+        if samples not in self._replays:
+            tokens, cache = self._prefill(prompts)
+            self._replays[samples] = Replay(self._graphs, lambda given: made.decode(module, given, cache)[0], tokens)
+        return self._replays[samples]
 
     def watch_communication(self) -> None:
         """Stop recording tokens: the steps from here on belong to the cross-check. Replicas do not communicate."""
@@ -149,16 +192,26 @@ class Generating(Inference):
             self._writer.close()
 
     def effective(self) -> dict[str, str]:
-        """Return the settings of model and loader, and the length of a request."""
-        made = self._generation
-        return {**super().effective(), "prompt_tokens": str(made.prompt), "new_tokens": str(made.new_tokens)}
+        """Return the settings of model and loader, and what kind of generation this is."""
+        made, values = self._generation, super().effective()
+        decode = "graph replay" if self._replays else "compiled" if values["compiled"] == "true" else "eager"
+        return {
+            **values,
+            "prompt_tokens": str(made.prompt),
+            "new_tokens": str(made.new_tokens),
+            "requests": f"offline, fixed batch of {self._spec.batch}",
+            "sampling": "greedy",
+            "decode": decode,
+            "kv_cache": "static" if self._caches else "dynamic",
+        }
 
 
 def count_generation(make: Callable[[], ModelBundle]) -> observe.ModelFacts:
     """Count the operations of one request in the same way as `flops.count`.
 
     Prefill and the first two decodes are counted. Each decode attends to one more token than the one before, so its
-    operations grow by a constant; the other decodes are extrapolated.
+    operations grow by a constant; the other decodes are extrapolated. Products with the unused places of a static cache
+    are not counted: the model does not need them.
 
     On any failure the count is None, with the reason in `method`; nothing is raised.
     """

@@ -22,7 +22,11 @@ class Team(Protocol):
     """Number of this process; process 0 decides."""
 
     def agree(self, values: list[int]) -> list[int]:
-        """Return the values of process 0 on every process."""
+        """Return the values of process 0 on every process.
+
+        If their steps wait for each other, no process returns before all have called it: a process that is late
+        between blocks of steps then delays no measured step of another.
+        """
 
 
 class Alone:
@@ -80,5 +84,5 @@ class Job(Protocol):
     def model_facts(self) -> ModelFacts | None:
         """Return facts on the workload's model; counted after the measurement."""
 
-    def close(self) -> None:
-        """Leave the process group cleanly."""
+    def close(self, *, lost: bool) -> None:
+        """Leave the process group cleanly. `lost`: a process may be gone from it, so do not wait for all of them."""

@@ -66,7 +66,8 @@ class Parallel:
 
     def _ddp(self, module: nn.Module) -> DistributedDataParallel:
         index = None if self._device.index is None else [self._device.index]
-        return DistributedDataParallel(module, device_ids=index)
+        views = self._spec.tuning.gradient_as_bucket_view
+        return DistributedDataParallel(module, device_ids=index, gradient_as_bucket_view=views)
 
     def _fully_shard(self, module: nn.Module) -> Any:
         from torch.distributed.device_mesh import init_device_mesh
@@ -130,10 +131,12 @@ class Parallel:
         """Return what the module is wrapped in."""
         original = getattr(module, "_orig_mod", module)
         kind = "none"
+        values = {}
         if isinstance(original, DistributedDataParallel):
             kind = "DistributedDataParallel"
+            values["gradient_as_bucket_view"] = str(original.gradient_as_bucket_view).lower()
         elif self.shards:
             kind = "fully_shard"
         elif self._spec.ranks > 1:
             kind = "independent"
-        return {"parallel": kind, "compiled": str(original is not module).lower()}
+        return {"parallel": kind, "compiled": str(original is not module).lower(), **values}

@@ -29,8 +29,11 @@ class Precision:
         # fully_shard casts parameters and inputs itself; autocast would cast twice.
         self._shards = spec.parallel == "fsdp2" and spec.mode == "train"
         self.cast = CAST.get(spec.precision)
-        self.casts = self.cast is not None and not self._shards
-        """Whether the autocast context has an effect."""
+        once = spec.mode in ("infer", "generate") and not spec.autocast
+        self.weights = self.cast if once else None
+        """Number format that weights and inputs are cast to once, before the first step; None: they stay as built."""
+        self.autocasts = self.cast is not None and not once and not self._shards
+        """Whether the context casts in every step."""
         self.scaler: Any = None
         if self._asked == "tf32" and device.type not in ("cuda", "xpu", "hpu"):
             raise InputError(
@@ -51,10 +54,13 @@ class Precision:
     def _refuse_unknown_cast(self) -> None:
         try:
             with self.context():
-                pass
+                # An accelerator would load its matrix library for this; there, the first step fails.
+                if self._device.type == "cpu" and self.weights is not None:
+                    self._product()
         except RuntimeError as error:
+            how = "autocast to" if self.autocasts else "matrix products in"
             raise InputError(
-                f"torch {torch.__version__} does not support autocast to {self._asked} on the device "
+                f"torch {torch.__version__} does not support {how} {self._asked} on the device "
                 f"{self._device.type!r}: {error}",
                 next_step="use --precision bf16 or fp32",
             ) from None
@@ -67,20 +73,25 @@ class Precision:
 
     def context(self) -> AbstractContextManager[Any]:
         """Return the autocast context for the forward pass and the loss."""
-        if not self.casts:
+        if not self.autocasts:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=self.cast)
 
+    def _product(self) -> torch.dtype:
+        """Return the number format of a product of two matrices in the format of the weights."""
+        left = torch.ones(PROBE, PROBE, device=self._device, dtype=self.weights or torch.float32)
+        return (left @ left).dtype
+
     def effective(self) -> dict[str, str]:
         """Return the number formats that torch uses now, measured with a small matrix product."""
-        left = torch.ones(PROBE, PROBE, device=self._device)
         with self.context():
-            product = (left @ left).dtype
+            product = self._product()
         # Check the values: a backend may ignore the switch.
         fine = torch.full((PROBE, PROBE), 1 + 2.0**-12, device=self._device)
         in_full = bool((fine @ torch.eye(PROBE, device=self._device) == fine).all())
         values = {
             "matmul_dtype": str(self.cast if self._shards and self.cast else product).removeprefix("torch."),
+            "autocast": str(product != (self.weights or torch.float32)).lower(),
             "float32_products": "fp32" if in_full else "tf32",
             "float32_matmul_precision": str(ask(torch.get_float32_matmul_precision)),
             "cudnn_allow_tf32": str(bool(torch.backends.cudnn.allow_tf32)).lower(),

@@ -39,8 +39,9 @@ class SimJob:
         self.team: Team = Alone()
 
     def watch(self, raw: Path) -> SimWatch | None:
-        """Return the simulated sampler if the spec has sensors and they are to be read."""
-        if not self.spec.sim.sensors or not self.spec.energy.watch:
+        """Return the simulated sampler if the spec has something to read and it is to be read."""
+        truth = self.spec.sim
+        if not (truth.sensors or truth.states) or not self.spec.energy.watch:
             return None
         return SimWatch(self.spec, raw, self._devices)
 
@@ -69,5 +70,5 @@ class SimJob:
         """Return None: there is no model."""
         return None
 
-    def close(self) -> None:
+    def close(self, *, lost: bool) -> None:
         """Do nothing: nothing is open."""

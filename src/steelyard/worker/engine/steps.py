@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from steelyard.errors import InputError
+from steelyard.worker.engine.optimizers import kernel_of, optimizer
 from steelyard.worker.workloads.bundle import call
+from steelyard.worker.workloads.step_maker import PROFILED_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +28,16 @@ if TYPE_CHECKING:
     from steelyard.worker.workloads.feed import Feed
 
 
+# torch's messages about operands of different number formats: those that a model makes itself stay in fp32.
+_MIXED = re.compile(r"same dtype|expected scalar type|should be the same|different dtype", re.IGNORECASE)
+
+
 class _Steps:
     """Common part of training and inference."""
 
     block_steps: int | None = None
+    events_per_step = 2
+    profiled_steps = PROFILED_STEPS
 
     def __init__(self, spec: RunSpec, feed: Feed, module: Any, precision: Precision) -> None:
         self._spec = spec
@@ -53,7 +63,11 @@ class _Steps:
         parameters = list(self._module.parameters())
         values = {}
         if parameters:
-            values["parameter_dtype"] = str(parameters[0].dtype).removeprefix("torch.")
+            formats = Counter[torch.dtype]()
+            for parameter in parameters:
+                formats[parameter.dtype] += parameter.numel()
+            # All of them, the most common first.
+            values["parameter_dtype"] = ", ".join(str(kind).removeprefix("torch.") for kind, _ in formats.most_common())
         # Whether memory is channels-last. For a 1 x 1 convolution both formats are the same, so it is skipped.
         orders = [
             (p.is_contiguous(), p.is_contiguous(memory_format=torch.channels_last)) for p in parameters if p.dim() == 4
@@ -79,12 +93,13 @@ class Training(_Steps):
         self._loss: Callable[[Any, Any], torch.Tensor] = bundle.loss
         self._parallel = parallel
         self._scaler = precision.scaler
-        self._optimizer = _optimizer(bundle, module, sharded=parallel.shards)
+        self._optimizer, self._kernel_note = optimizer(spec, bundle, module, sharded=parallel.shards)
         if spec.learning_rate is not None:
             for group in self._optimizer.param_groups:
                 group["lr"] = spec.learning_rate
         self._last_loss: torch.Tensor | None = None
         self._last_share = 1.0
+        self._references = feed.references
         self.communicates = parallel.communicates
         module.train()
 
@@ -110,8 +125,7 @@ class Training(_Steps):
         if len(self._pieces) == 1:
             # The common case, and the one with the shortest steps: avoid any overhead.
             inputs, target = self._pieces[0]
-            self._backward(self._forward(inputs, target, 1.0))
-            self._last_share = 1.0
+            self._backward(self._forward(inputs, target, 1.0), inputs, 1.0)
         else:
             self._accumulate(batch)
         exposed = self._parallel.exposed() if self._parallel.watching else None
@@ -127,21 +141,21 @@ class Training(_Steps):
         for number, (inputs, target) in enumerate(self._pieces, 1):
             share = computed / min(micro, computed - (number - 1) * micro)
             with self._parallel.hold(self._module, last=number == count):
-                self._backward(self._forward(inputs, target, share))
-        self._last_share = share
+                self._backward(self._forward(inputs, target, share), inputs, share)
 
     def _forward(self, inputs: Any, target: Any, share: float) -> torch.Tensor:
-        if self._precision.casts:
+        if self._precision.autocasts:
             with self._precision.context():
                 loss = self._loss(call(self._module, inputs), target)
         else:
             loss = self._loss(call(self._module, inputs), target)
         return loss / share if share > 1 else loss
 
-    def _backward(self, loss: torch.Tensor) -> None:
+    def _backward(self, loss: torch.Tensor, inputs: Any, share: float) -> None:
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         scaled.backward()
-        self._last_loss = loss
+        if not self._references or id(inputs) in self._references:
+            self._last_loss, self._last_share = loss, share
 
     def watch_communication(self) -> None:
         """Wrap the model again, with a communication hook."""
@@ -150,7 +164,7 @@ class Training(_Steps):
             self._module = self._parallel.watch()
 
     def last_loss(self) -> float | None:
-        """Return the loss of the last micro-batch."""
+        """Return the loss of the last micro-batch; with few that repeat, that of one and the same, so that it falls."""
         return None if self._last_loss is None else float(self._last_loss.detach()) * self._last_share
 
     def effective(self) -> dict[str, str]:
@@ -158,7 +172,8 @@ class Training(_Steps):
         values = self._common() | self._parallel.effective(self._module)
         rates = {float(group["lr"]) for group in self._optimizer.param_groups}
         values["learning_rate"] = ", ".join(f"{rate:g}" for rate in sorted(rates))
-        return values | {"optimizer": type(self._optimizer).__name__}
+        values |= {"optimizer": type(self._optimizer).__name__, "optimizer_kernel": kernel_of(self._optimizer)}
+        return values | ({"optimizer_kernel_note": self._kernel_note} if self._kernel_note else {})
 
 
 class Inference(_Steps):
@@ -178,9 +193,17 @@ class Inference(_Steps):
 
     def run(self, batch: Batch) -> None:  # noqa: ARG002 -- `take` has stored its data
         """Run one batch through the model."""
-        with torch.inference_mode(), self._precision.context():
-            for inputs, _ in self._pieces:
-                call(self._module, inputs)
+        try:
+            with torch.inference_mode(), self._precision.context():
+                for inputs, _ in self._pieces:
+                    call(self._module, inputs)
+        except RuntimeError as error:
+            if self._precision.weights is None or not _MIXED.search(str(error)):
+                raise
+            raise InputError(
+                f"the model mixes {self._precision.weights} weights with other number formats: {error}",
+                next_step="--autocast casts in every step instead of once",
+            ) from None
 
     def watch_communication(self) -> None:
         """Do nothing: replicas do not communicate."""
@@ -201,6 +224,8 @@ class Loading:
     communicates = False
     learnable = False
     block_steps: int | None = None
+    events_per_step = 2
+    profiled_steps = PROFILED_STEPS
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -241,14 +266,3 @@ def _random_states(kind: str) -> list[tuple[Callable[[torch.Tensor], None], torc
     """Return the random states of the CPU and the device, each with the function that restores it."""
     sources: list[Any] = [torch] if kind == "cpu" else [torch, getattr(torch, kind)]
     return [(source.set_rng_state, source.get_rng_state()) for source in sources]
-
-
-def _optimizer(bundle: ModelBundle, module: Any, *, sharded: bool) -> torch.optim.Optimizer:
-    if not isinstance(bundle.optimizer, torch.optim.Optimizer):
-        return bundle.optimizer(module.parameters())
-    if sharded:
-        raise InputError(
-            "sharding replaces the parameters that this optimizer holds",
-            next_step="return a function that creates the optimizer from the parameters",
-        )
-    return bundle.optimizer

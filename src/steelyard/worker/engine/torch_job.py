@@ -17,8 +17,11 @@ from steelyard.contracts.observe import DataFacts, DeviceFacts, ModelFacts, Sett
 from steelyard.errors import InputError, Problem
 from steelyard.worker.devices.facts import look_up
 from steelyard.worker.devices.torch_device import TorchDevice, open_device
+from steelyard.worker.engine import attention
 from steelyard.worker.engine.ceiling_steps import CeilingSteps
+from steelyard.worker.engine.distinct import refuse_shared
 from steelyard.worker.engine.evaluate import Judge
+from steelyard.worker.engine.fits import refuse_too_large
 from steelyard.worker.engine.flops import built_on_meta, count
 from steelyard.worker.engine.generate import Generating, count_generation, generation_of, prompts_of
 from steelyard.worker.engine.job import Alone, Team
@@ -26,7 +29,7 @@ from steelyard.worker.engine.parallel import Parallel
 from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Loading, Training
 from steelyard.worker.measure import clock, numa
-from steelyard.worker.measure.software import torch_facts
+from steelyard.worker.measure.software import ask, torch_facts
 from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.ceiling import Ceiling
 from steelyard.worker.workloads.feed import Feed
@@ -45,21 +48,54 @@ if TYPE_CHECKING:
 # Longer than any hang limit in use: the watchdog must act first, and compilation on one rank is not a failure.
 COLLECTIVE_TIMEOUT_S = 1800.0
 VENDOR_S = 5.0
+LEAVE_S = 60.0
 DEV = Path("/dev")
 
 
-class Processes:
-    """The processes started by torchrun or a scheduler, connected by collectives on the host."""
+class Together:
+    """Processes whose steps exchange data, connected by the collectives that their steps use."""
 
-    def __init__(self, rank: int, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, rank: int, device: torch.device) -> None:
         self.process = rank
-        self._group = group
+        self._device = device
 
     def agree(self, values: list[int]) -> list[int]:
-        """Return the values of process 0. Runs on the host, so that the device's queue is not touched."""
-        shared = torch.tensor(values, dtype=torch.int64)
-        dist.broadcast(shared, src=0, group=self._group)
-        return [int(value) for value in shared.tolist()]
+        """Return the values of process 0 when all processes have arrived, on the host and in the device's queue."""
+        # Every backend adds single precision, and the values are small.
+        shared = torch.tensor(values if self.process == 0 else [0] * len(values), dtype=torch.float32)
+        shared = shared.to(self._device)
+        dist.all_reduce(shared)
+        return [round(value) for value in shared.tolist()]
+
+
+class Apart:
+    """Processes whose steps do not wait for each other: they need no connection but that to the store.
+
+    Connecting their devices would take memory and time that such a job does not spend.
+    """
+
+    def __init__(self, rank: int, store: Any) -> None:
+        self.process = rank
+        self._store = store
+        self._calls = 0
+
+    def agree(self, values: list[int]) -> list[int]:
+        """Return the values of process 0, as soon as it has stored them."""
+        self._calls += 1
+        key = f"steelyard-{self._calls}"
+        if self.process == 0:
+            self._store.set(key, " ".join(map(str, values)))
+            return values
+        return [int(value) for value in self._store.get(key).split()]
+
+    def leave(self) -> None:
+        """Let process 0, which may hold the store, end last."""
+        others = [f"steelyard-left-{rank}" for rank in range(1, dist.get_world_size())]
+        if self.process:
+            self._store.set(others[self.process - 1], "")
+        elif others:
+            # Not longer: a rank that was killed after its measurement does not come.
+            self._store.wait(others, dt.timedelta(seconds=LEAVE_S))
 
 
 def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
@@ -75,22 +111,23 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
     if spec.source is not None:
         # First: a user's file may register a backend, and must not change a switch or a seed that is set later.
         load_source(spec.source)
-    device = open_device(spec.device, rank, local_rank)
-    cpus = None
-    if spec.numa:
-        address = device.pci_address()
-        # If the CPUs near the accelerator are unknown, do not bind.
-        if address is not None or device.device.type == "cpu":
-            cpus = numa.cpus_beside(address, local_rank, local_world)
-    if cpus:
-        numa.bind(cpus)
-    if spec.threads is not None or cpus:
-        torch.set_num_threads(spec.threads or min(torch.get_num_threads(), len(cpus or ())))
+    device = open_device(spec.device, rank, local_rank, local_world)
+    accelerator = device.device.type != "cpu"
+    near = numa.choose(spec.numa, device.pci_address(), local_rank, local_world, accelerator=accelerator)
+    if near.cpus:
+        numa.bind(near.cpus)
+    if spec.threads is not None or near.cpus:
+        torch.set_num_threads(spec.threads or min(torch.get_num_threads(), len(near.cpus)))
     # Reject unsupported settings before the process group is created.
     precision = Precision(spec, device.device)
     parallel = Parallel(spec, device.device, device.record)
-    job = TorchJob(spec, device, _team(spec, device, rank), vendor, precision, parallel)
+    refuse_too_large(spec, device, local_world)
+    team = _team(spec, device, rank)
+    if world > 1 and "LOCAL_WORLD_SIZE" in os.environ:
+        refuse_shared(device.identity(), local_rank, local_world)
+    job = TorchJob(spec, device, team, vendor, precision, parallel)
     job.touched_s = touched_s
+    job.numa_bound = str(near)
     return job
 
 
@@ -107,8 +144,12 @@ def _team(spec: RunSpec, device: TorchDevice, rank: int) -> Team:
             # A single process without torchrun: create a group of one.
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, timeout=timeout, store=store, rank=0, world_size=1)
-    group: Any = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
-    return Processes(rank, group)
+    if spec.mode == "ceiling" or spec.exchanges_gradients:
+        # gloo computes on the host, whatever the device.
+        return Together(rank, torch.device("cpu") if dist.get_backend() == "gloo" else device.device)
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return Apart(rank, _get_default_store())
 
 
 class TorchJob:
@@ -126,6 +167,7 @@ class TorchJob:
         self.spec = spec
         self.judge: Judge | None = None
         self.touched_s: float | None = None
+        self.numa_bound = "no"
         self._vendor = vendor
         self._device = device
         self.family = device.device.type
@@ -138,6 +180,8 @@ class TorchJob:
         self._data: RealData | None = None
         self._parameters = 0
         self._tokens: int | None = None
+        # The number format of matrix products, such as those that give queries and keys.
+        self._products: torch.dtype | None = None
 
     def watch(self, raw: Path) -> None:
         """Return None: the node's sensors are read."""
@@ -148,6 +192,8 @@ class TorchJob:
         files = {name: len(list(DEV.glob(pattern))) for name, pattern in hostinfo.ACCELERATOR_FILES.items()}
         seen = ", ".join(f"{name}: {number}" for name, number in files.items() if number and "DRM" not in name)
         facts = {"device.name": self._device.name(), "accelerator.files": seen or "none"}
+        if self._device.shares_memory:
+            facts["device.shares_memory"] = "yes"
         return facts | torch_facts() | self._vendor.facts(VENDOR_S)
 
     def build(self) -> list[TorchSteps | CeilingSteps]:
@@ -159,8 +205,9 @@ class TorchJob:
         if spec.deterministic:
             # cuBLAS reads it at its start, which has not happened yet.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-            torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.benchmark = spec.tuning.cudnn_benchmark
         self._precision.apply()
+        attention.allow_only(spec.attention)
         # Independent models start from different weights, as those of separate jobs do.
         torch.manual_seed(spec.seed + (self._device.rank if spec.parallel == "independent" else 0))
         if spec.mode == "ceiling":
@@ -186,16 +233,25 @@ class TorchJob:
         self._tokens = bundle.tokens
         if spec.mode == "load":
             return Loading(Feed(spec, self._device.rank, device, bundle.batch, read))
+        own = next((parameter.dtype for parameter in bundle.module.parameters() if parameter.is_floating_point()), None)
+        self._products = self._precision.cast or own or torch.float32
+        attention.refuse_other(spec, self._bundle, device, self._products)
+        memory = self._device.memory_bytes()
         # fully_shard moves each shard itself: the whole model may not fit on one device.
-        module = bundle.module if self._parallel.shards else bundle.module.to(device)
+        weights = self._precision.weights
+        if weights is not None and any(tensor.is_complex() for tensor in bundle.module.state_dict().values()):
+            raise InputError(
+                f"the model has complex numbers, which a cast to {weights} would cut", next_step="use --autocast"
+            )
+        module = bundle.module if self._parallel.shards else bundle.module.to(device, weights)
         if spec.channels_last:
             module = module.to(memory_format=torch.channels_last)
         if spec.mode == "generate":
             made = generation_of(bundle, spec.workload)
             self._tokens = made.new_tokens
-            feed = Feed(spec, self._device.rank, device, prompts_of(bundle, made.prompt))
+            feed = Feed(spec, self._device.rank, device, prompts_of(bundle, made.prompt), memory=memory)
             return Generating(spec, feed, self._parallel.replicate(module), self._precision, made, self._device)
-        feed = Feed(spec, self._device.rank, device, bundle.batch, read)
+        feed = Feed(spec, self._device.rank, device, bundle.batch, read, memory, weights)
         parallel = self._parallel
         if spec.mode == "infer":
             return Inference(spec, feed, parallel.replicate(module), self._precision)
@@ -253,16 +309,23 @@ class TorchJob:
         assert self._step_maker is not None
         values = {
             "device": str(self._device.device),
+            "preset": self.spec.preset,
             "ranks": str(dist.get_world_size() if dist.is_initialized() else 1),
             "backend": dist.get_backend() if dist.is_initialized() else "none",
             "threads": str(torch.get_num_threads()),
             "threads_interop": str(torch.get_num_interop_threads()),
             "cpus": str(len(os.sched_getaffinity(0))),
+            "numa_bound": self.numa_bound,
             "seed": str(torch.initial_seed()),
             "deterministic": str(torch.are_deterministic_algorithms_enabled()).lower(),
             "cudnn_benchmark": str(torch.backends.cudnn.benchmark).lower(),
         }
-        return Settings(values=values | self._precision.effective() | self._step_maker.effective())
+        values |= self._precision.effective() | self._step_maker.effective()
+        kind = self._products
+        if kind is not None:
+            found = ask(lambda: attention.kernels(self._bundle, self.spec, self._device.device, kind))
+            values |= {"attention": found} if found else {}
+        return Settings(values=values)
 
     def device_facts(self) -> DeviceFacts | None:
         """Return the entry of the device table for the driver's device name."""
@@ -279,7 +342,8 @@ class TorchJob:
             return self._step_maker.facts()
         generates = self.spec.mode == "generate"
         found = count_generation(self._bundle) if generates else count(self._bundle, train=self.spec.mode == "train")
-        loss = self._step_maker.last_loss()
+        # After a failed cross-check the device may not answer.
+        loss = ask(self._step_maker.last_loss)
         return ModelFacts(
             parameters=self._parameters,
             flops_per_sample=found.flops_per_sample,
@@ -288,8 +352,12 @@ class TorchJob:
             last_loss=None if loss is None else (f"{loss:.9g}" if math.isfinite(loss) else str(loss)),
         )
 
-    def close(self) -> None:
+    def close(self, *, lost: bool) -> None:
         """Leave the process group, so that no rank sees another disappear."""
+        if isinstance(self.team, Apart):
+            self.team.leave()
+        elif lost:
+            return
         if dist.is_initialized():
             dist.destroy_process_group()
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.contracts.observe import Environment
+from steelyard.worker.measure.git import git_facts
 from steelyard.worker.measure.host import container_facts, filesystem_facts, host_facts
-from steelyard.worker.measure.software import git_facts, variable_facts
+from steelyard.worker.measure.software import variable_facts
 from steelyard.worker.measure.vendor import driver_facts
 
 MAX_FACTS = 1000

@@ -104,13 +104,9 @@ def _distinct(texts: Iterable[str | None]) -> set[str]:
 
 
 def _memory_facts(root: Path) -> dict[str, str]:
-    facts = {}
-    for line in (read_text(root / "proc/meminfo") or "").splitlines():
-        name, _, value = line.partition(":")
-        words = value.split()
-        if name in ("MemTotal", "SwapTotal") and words and words[0].isdigit():
-            facts["memory.total_bytes" if name == "MemTotal" else "memory.swap_bytes"] = str(int(words[0]) * 1024)
-    return facts
+    found = hostinfo.memory_table(root)
+    names = {"MemTotal": "memory.total_bytes", "SwapTotal": "memory.swap_bytes"}
+    return {fact: str(found[name]) for name, fact in names.items() if name in found}
 
 
 def _numa_facts(root: Path) -> dict[str, str]:

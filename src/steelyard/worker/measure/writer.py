@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.contracts import observe
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import DISK_FULL
+from steelyard.redact import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,8 +32,9 @@ class EventLog:
         self._pending = b""
 
     def write(self, kind: str, contract: Any) -> None:
-        """Write one event to disk before returning."""
-        line = json.dumps({"kind": kind, **to_json_object(contract)}, allow_nan=False) + "\n"
+        """Write one event to disk before returning, without secrets."""
+        told, _ = clean(to_json_object(contract))
+        line = json.dumps({"kind": kind, **told}, allow_nan=False) + "\n"
         with self._lock:
             self._pending += line.encode()
             self._flush()
@@ -47,6 +49,10 @@ class EventLog:
             self._reserve.unlink(missing_ok=True)
             with self._lock:
                 self._flush()
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def _flush(self) -> None:
@@ -98,7 +104,9 @@ class StepWriter:
 
 
 def write_progress(raw: Path, progress: dict[str, float]) -> None:
-    """Write the progress for the launcher; the file is replaced atomically."""
+    """Write the progress for the launcher, if possible; the file is replaced atomically."""
     beside = raw / f"{observe.PROGRESS_FILE}.new"
-    beside.write_text(json.dumps(progress), encoding="utf-8")
-    beside.replace(raw / observe.PROGRESS_FILE)
+    # Only a display needs it: a file system that loses a rename must not cost the run.
+    with suppress(OSError):
+        beside.write_text(json.dumps(progress), encoding="utf-8")
+        beside.replace(raw / observe.PROGRESS_FILE)

@@ -4,6 +4,8 @@ Sources: AMD SMI documentation (https://rocm.docs.amd.com/projects/amdsmi): amds
 guests; amdsmi_get_power_info in W; amdsmi_get_power_cap_info in microwatts. Of the two dies of an MI250 only the
 first reports power, for the whole card: https://github.com/ml-energy/zeus/pull/203 and
 https://github.com/mlco2/codecarbon/issues/1097; drivers/gpu/drm/amd/pm/swsmu/smu13/aldebaran_ppt.c of the kernel.
+The power of an MI300A is that of its socket, in which CPU and accelerator share the memory:
+https://rocm.docs.amd.com/projects/amdsmi, socket_power; its PCI id is 0x74a0.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from steelyard.contracts.energy import Channel, Domain, Missing, MissingCode
+from steelyard.worker.sensors.amd_conditions import UNFILLED, die_state
 from steelyard.worker.sensors.backend import ReadError, SensorsFound
 from steelyard.worker.sensors.sysfs import (
     MICRO,
@@ -30,7 +33,7 @@ from steelyard.worker.sensors.sysfs import (
 from steelyard.worker.sensors.sysfs import text_or_none as words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 BACKEND = "amd"
@@ -38,10 +41,11 @@ NVIDIA = ("dev/nvidia[0-9]*",)
 # PCI ids of MI250X and MI250, and their name; each device is one of two dies of a card.
 TWO_DIES = {"0x7408", "0x740c"}
 TWO_DIES_NAME = re.compile(r"\bMI250X?\b")
+# PCI id and name of MI300A: its socket, and so its power, includes the CPU.
+WITH_CPU = {"0x74a0"}
+WITH_CPU_NAME = re.compile(r"\bMI300A\b")
 INSTALL = "PYTHONPATH=/opt/rocm/share/amd_smi, or pip install /opt/rocm/share/amd_smi: it must match the driver's ROCm"
 GROUPS = "join the groups render and video, or pass /dev/kfd and /dev/dri to the container"
-# Values of fields that a device does not fill; 16, 32 and 64 bits wide.
-UNFILLED = {2**16 - 1, 2**32 - 1, 2**64 - 1}
 POWER_FIELDS = ("socket_power", "current_socket_power", "average_socket_power")
 POWER_RESOLUTION_W = 1.0
 
@@ -66,6 +70,10 @@ class Die:
     uuid: str | None
     is_half: bool
     """Whether it is one of the two dies of a card."""
+    with_cpu: bool
+    """Whether its power includes that of a CPU."""
+    chip: Path | None
+    """Its folder of the driver's sensors."""
     readings: tuple[DieChannel, ...]
     faults: tuple[Missing, ...] = ()
 
@@ -81,18 +89,18 @@ def open_amd(root: Path, devices: Sequence[str]) -> SensorsFound:
     library = _library(root, missing)
     if library is not None:
         try:
-            dies = [_asked(library, handle) for handle in library.amdsmi_get_processor_handles()]
+            chips = {pci_address(chip): chip for chip in hwmon(root, "amdgpu")}
+            dies = [_asked(library, handle, chips) for handle in library.amdsmi_get_processor_handles()]
         except Exception as error:  # noqa: BLE001 -- any error of the vendor's binding is a reason
             dies = []
             missing.append(_missing("devices", error, INSTALL))
         if dies:
             wanted = _wanted(root, dies, devices, missing)
-            return _cards(
-                dies, wanted, SensorsFound(missing=missing, close=partial(_quietly, library.amdsmi_shut_down))
-            )
+            close = partial(_quietly, library.amdsmi_shut_down)
+            return _cards(root, dies, wanted, SensorsFound(missing=missing, close=close))
         _quietly(library.amdsmi_shut_down)
     dies = [_seen(root, chip) for chip in hwmon(root, "amdgpu")]
-    return _cards(dies, _wanted(root, dies, devices, missing), SensorsFound(missing=missing))
+    return _cards(root, dies, _wanted(root, dies, devices, missing), SensorsFound(missing=missing))
 
 
 def _library(root: Path, missing: list[Missing]) -> Any | None:
@@ -167,7 +175,7 @@ def _rocm_order(root: Path) -> list[tuple[str | None, str | None]]:
 # -- one die ----------------------------------------------------------------------------------------------------
 
 
-def _asked(library: Any, handle: Any) -> Die:
+def _asked(library: Any, handle: Any, chips: Mapping[str | None, Path]) -> Die:
     """Return what the library reports for one device."""
     asic = _quietly(library.amdsmi_get_gpu_asic_info, handle) or {}
     uuid = _quietly(library.amdsmi_get_gpu_device_uuid, handle)
@@ -180,11 +188,13 @@ def _asked(library: Any, handle: Any) -> Die:
     # In the kernel's spelling; releases report a number or text.
     spelled = f"{number:#06x}" if isinstance(number, int) else str(number).lower()
     is_half = spelled in TWO_DIES or bool(TWO_DIES_NAME.search(name))
+    with_cpu = spelled in WITH_CPU or bool(WITH_CPU_NAME.search(name))
     device = _text(address) or _text(uuid)
     tried = [_tried(library, handle, what, limit_w or None, device) for what in ("energy", "power")]
     readings = tuple(one for one in tried if isinstance(one, DieChannel))
     faults = tuple(one for one in tried if isinstance(one, Missing))
-    return Die(_text(address), _text(uuid), is_half, readings, faults)
+    chip = chips.get(address) if isinstance(address, str) else None
+    return Die(_text(address), _text(uuid), is_half, with_cpu, chip, readings, faults)
 
 
 def _tried(library: Any, handle: Any, what: str, limit_w: float | None, device: str | None) -> DieChannel | Missing:
@@ -206,7 +216,8 @@ def _tried(library: Any, handle: Any, what: str, limit_w: float | None, device: 
 
 def _seen(root: Path, chip: Path) -> Die:
     """Return what the driver's files report for one device without the library: power only."""
-    is_half = (words_of(chip / "device/device") or "").lower() in TWO_DIES
+    number = (words_of(chip / "device/device") or "").lower()
+    with_cpu = number in WITH_CPU or bool(WITH_CPU_NAME.search(words_of(chip / "device/product_name") or ""))
     path = next((chip / name for name in ("power1_average", "power1_input") if (chip / name).exists()), None)
     readings: tuple[DieChannel, ...] = ()
     faults: tuple[Missing, ...] = ()
@@ -219,7 +230,7 @@ def _seen(root: Path, chip: Path) -> Die:
         except ReadError as error:
             code = "missing" if error.code == "vanished" else error.code
             faults = (_fault(f"power: {shown(root, path)}", ReadError(code, error.reason)),)
-    return Die(pci_address(chip), None, is_half, readings, faults)
+    return Die(pci_address(chip), None, number in TWO_DIES, with_cpu, chip, readings, faults)
 
 
 def _energy_j(library: Any, handle: Any) -> float:
@@ -254,12 +265,13 @@ def _call(function: Callable[[Any], Any], handle: Any) -> dict[str, Any]:
 # -- cards ------------------------------------------------------------------------------------------------------
 
 
-def _cards(dies: list[Die], wanted: set[int], found: SensorsFound) -> SensorsFound:
+def _cards(root: Path, dies: list[Die], wanted: set[int], found: SensorsFound) -> SensorsFound:
     """Group dies into cards: a second die without readings belongs to the first die before it.
 
     Partitions of a card are functions of one PCI device; the energy of any of them is that of the whole socket.
     """
     reads: list[Callable[[], float]] = []
+    chips: dict[str, Path] = {}
     slots = [(die.address or "").rpartition(".")[0] for die in dies]
     number = start = 0
     while start < len(dies):
@@ -272,11 +284,25 @@ def _cards(dies: list[Die], wanted: set[int], found: SensorsFound) -> SensorsFou
                 end += 1
         if wanted & set(range(start, end)):
             # The sort is stable.
-            _add_card(found, reads, sorted(dies[start:end], key=lambda die: not die.readings), number)
+            order = sorted(range(start, end), key=lambda place: not dies[place].readings)
+            members = [dies[place] for place in order]
+            _add_card(found, reads, members, number)
+            for name, place, die in zip(_names(members, number), order, members, strict=True):
+                if place in wanted and die.chip is not None:
+                    chips[name] = die.chip
         number, start = number + 1, end
     if reads:
         found.read = lambda channel: reads[channel]()
+    if chips:
+        found.states = lambda: [die_state(root, chip, name, BACKEND) for name, chip in chips.items()]
     return found
+
+
+def _names(members: list[Die], number: int) -> list[str]:
+    """Return the names of the dies of a card; of the card itself, if it is one device."""
+    card = f"{BACKEND}{number}"
+    several = members[0].is_half or len(members) > 1
+    return [f"{card}.die{index}" for index in range(len(members))] if several else [card]
 
 
 def _add_card(found: SensorsFound, reads: list[Callable[[], float]], members: list[Die], number: int) -> None:
@@ -287,19 +313,23 @@ def _add_card(found: SensorsFound, reads: list[Callable[[], float]], members: li
         found.missing += [_silent(first, device)] if first.is_half else first.faults or [_silent(first, device)]
         return
     found.missing += first.faults
-    found.domains.append(Domain(name=card, scope="device", device=device))
-    if first.is_half or len(members) > 1:
-        # The card's energy covers all dies; there is none for a single die.
+    names = _names(members, number)
+    module = f"module{number}" if first.with_cpu else None
+    whole = module or card
+    found.domains.append(Domain(name=whole, scope="module" if module else "device", device=None if module else device))
+    if names != [whole]:
+        # The energy is that of the whole card or module; there is none for a part of it.
         found.domains += [
-            Domain(name=f"{card}.die{index}", scope="die", parent=card, device=die.uuid or die.address)
-            for index, die in enumerate(members)
+            Domain(name=name, scope="device" if module else "die", parent=whole, device=die.uuid or die.address)
+            for name, die in zip(names, members, strict=True)
         ]
     for reading in first.readings:
         of_card = " (of both dies)" if first.is_half else f" (of all {len(members)} parts)" if len(members) > 1 else ""
+        of_card += " (of the socket, with its CPU)" if first.with_cpu else ""
         channel = Channel(
             name=f"{BACKEND}.{number}.{reading.what}",
             backend=BACKEND,
-            domain=card,
+            domain=whole,
             kind="counter" if reading.what == "energy" else "gauge",
             resolution=reading.resolution,
             limit_w=reading.limit_w,

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from steelyard.contracts.conditions import Readable
     from steelyard.contracts.energy import Channel, Domain, Missing
 
 
@@ -21,6 +22,17 @@ class ReadError(Exception):
         self.reason = reason
 
 
+@dataclass(frozen=True)
+class DeviceState:
+    """The state of one device, such as its clock and its throttle reasons."""
+
+    contract: Readable
+    reads: Mapping[str, Callable[[], float]]
+    """How each readable column of `contracts.conditions.COLUMNS` is read; raises ReadError."""
+    begin: Callable[[], None] = lambda: None
+    """Called before the columns are read, so that several can share one call to the driver."""
+
+
 @dataclass
 class SensorsFound:
     """What a backend found on this node."""
@@ -30,8 +42,8 @@ class SensorsFound:
     missing: list[Missing] = field(default_factory=list)
     read: Callable[[int], float] | None = None
     """Return the reading of the channel with this index in `channels`, in J or W; raises ReadError."""
-    conditions: Callable[[], dict[str, str]] | None = None
-    """Return the current state of the devices, by domain and name; may be slow."""
+    states: Callable[[], list[DeviceState]] | None = None
+    """Find the devices whose state can be read; may be slow. See `conditions.state_of`."""
     close: Callable[[], None] = lambda: None
 
 

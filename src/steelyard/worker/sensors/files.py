@@ -13,6 +13,7 @@ from steelyard.contracts.base import to_json_object
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     Samples = tuple[array[float], array[float], array[float]]
@@ -43,21 +44,22 @@ class Lines:
 
 
 class Chunks:
-    """The samples of all channels."""
+    """The samples of all channels, or the readings of the state of all devices."""
 
-    def __init__(self, raw: Path, process: int) -> None:
-        self._file = (raw / energy.POWER_PATTERN.replace("*", f"{process:05d}")).open("wb", buffering=0)
-        _write_whole(self._file, energy.POWER_MAGIC)
+    def __init__(self, raw: Path, process: int, kind: energy.ChunkFile = energy.POWER) -> None:
+        self._kind = kind
+        self._file = kind.place(raw, process).open("wb", buffering=0)
+        _write_whole(self._file, kind.magic)
         self.samples = 0
         self._ends = [(self._file.tell(), 0)]
 
-    def write(self, held: dict[int, Samples]) -> None:
-        """Write the collected samples of all channels at once."""
+    def write(self, held: Mapping[int, Sequence[Any]]) -> None:
+        """Write the collected columns of all channels at once."""
         whole = _Pieces()
         for channel, columns in held.items():
-            energy.write_power_chunk(whole, channel, np.array(columns))  # type: ignore[arg-type]
+            energy.write_power_chunk(whole, channel, np.array(columns), self._kind)  # type: ignore[arg-type]
         _write_whole(self._file, whole.joined())
-        self.samples += sum(len(times) for times, _, _ in held.values())
+        self.samples += sum(len(columns[0]) for columns in held.values())
         self._ends.append((self._file.tell(), self.samples))
         # Only as many as are needed to drop END_BYTES.
         del self._ends[: -END_BYTES // 32]

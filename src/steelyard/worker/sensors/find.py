@@ -148,6 +148,8 @@ def merge(parts: Sequence[SensorsFound]) -> SensorsFound:
         for part in parts:
             part.close()
 
+    opened = [part.states for part in parts if part.states is not None]
+    whole.states = lambda: [state for states in opened for state in states()]
     whole.read, whole.close = (read if places else None), close
     return whole
 

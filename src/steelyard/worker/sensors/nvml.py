@@ -13,6 +13,7 @@ from steelyard.contracts.energy import Channel, ChannelKind, Domain
 from steelyard.worker.sensors import nvml_library as library
 from steelyard.worker.sensors.backend import ReadError, SensorsFound
 from steelyard.worker.sensors.nvml_cards import GA100, HOPPER, Card, all_cards, ours, wanted
+from steelyard.worker.sensors.nvml_conditions import gpu_state, power_limit
 from steelyard.worker.sensors.nvml_library import BACKEND, GPU_SCOPE, MODULE_SCOPE, Session, missing
 
 if TYPE_CHECKING:
@@ -23,23 +24,6 @@ if TYPE_CHECKING:
 SIGNS = ("dev/nvidiactl", "dev/nvidia0", "proc/driver/nvidia/version", "dev/dxg")
 TOTAL, USAGE = "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"
 RESOLUTION = 0.001  # mJ and mW
-
-# [reference] nvmlClocksEventReasons. An idle GPU (0x1) is not throttled.
-REASONS = {
-    0x002: "clocks set by a user",
-    0x004: "power limit",
-    0x008: "hardware slowdown",
-    0x010: "sync boost with other GPUs",
-    0x020: "thermal slowdown (software)",
-    0x040: "thermal slowdown (hardware)",
-    0x080: "external power brake",
-    0x100: "display clocks",
-    0x200: "board limit",
-    0x400: "reliability",
-}
-IDLE = 0x1
-# By version of the driver. The plain name raises an error of another class if the driver lacks the call.
-PROCESSES = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
 
 
 class SensorTiming(NamedTuple):
@@ -68,44 +52,12 @@ def open_nvml(root: Path, devices: Sequence[str]) -> SensorsFound:
     cards = all_cards(session, root, offer.found.missing)
     # Numbers alone do not imply NVIDIA: the node may have another vendor's devices.
     if cards or any(ours(device) for device in devices):
-        for card in wanted(cards, devices, offer.found.missing):
+        own = wanted(cards, devices, offer.found.missing)
+        for card in own:
             offer.add(card, cards)
-    found = offer.finish()
-    if found.channels:
-        found.conditions = lambda: conditions(root, devices)
-    return found
-
-
-def conditions(root: Path, devices: Sequence[str]) -> dict[str, str]:
-    """Return the current throttle reasons, power limit and computing processes, as text under `gpuN.`."""
-    package = library.binding()
-    session = Session(package)
-    try:
-        session.call("nvmlInit")
-    except ReadError:
-        return {}
-    facts = {}
-    for card in wanted(all_cards(session, root, []), devices, []):
-        mask = session.try_call("nvmlDeviceGetCurrentClocksEventReasons", card.handle)
-        if mask is None:  # Its name before driver 535.
-            mask = session.try_call("nvmlDeviceGetCurrentClocksThrottleReasons", card.handle)
-        if mask is not None:
-            facts[f"gpu{card.index}.clocks_held_by"] = ", ".join(held_by(mask)) or "nothing"
-        if (limit_w := _limit_w(session, card)) is not None:
-            facts[f"gpu{card.index}.power_limit_w"] = f"{limit_w:g}"
-        # If the job's devices are unknown, processes may be on one that it does not use.
-        lists = (session.try_call(name, card.handle) for name in PROCESSES) if devices and not card.instances else ()
-        if (listed := next((each for each in lists if each is not None), None)) is not None:
-            facts[f"gpu{card.index}.processes"] = str(len({process.pid for process in listed}))
-    session.close()
-    return facts
-
-
-def held_by(mask: int) -> list[str]:
-    """Return the reasons in NVML's mask as text; an unknown one keeps its number."""
-    unknown = mask & ~IDLE & ~sum(REASONS)
-    reasons = [text for bit, text in REASONS.items() if mask & bit]
-    return reasons + ([f"reason {unknown:#x}"] if unknown else [])
+        if own:
+            offer.found.states = lambda: [gpu_state(session, card, devices) for card in own]
+    return offer.finish()
 
 
 class Offer:
@@ -121,7 +73,7 @@ class Offer:
         reads = self._reads
         if reads:
             self.found.read = lambda number: reads[number]()
-        else:
+        elif self.found.states is None:
             self._session.close()
             self.found.close = lambda: None
         return self.found
@@ -133,7 +85,8 @@ class Offer:
         if new_module is not None:
             self.found.domains.append(Domain(name=new_module, scope="module"))
         self.found.domains.append(Domain(name=gpu, scope="device", parent=card.module, device=card.uuid))
-        limit_w = _limit_w(self._session, card)
+        limit = power_limit(self._session, card)
+        limit_w = limit[1] if limit else None
         counters = _counters(self._session, card, cards)
         self._counter(card, counters.gpu, gpu, limit_w)
         self._gauges(card, gpu, limit_w)
@@ -223,14 +176,6 @@ class Offer:
 def _part_time(card: Card) -> bool:
     """[part-time]. The Hopper of a superchip is assumed to be the same, which gives the wider interval."""
     return card.capability in (GA100, HOPPER)
-
-
-def _limit_w(session: Session, card: Card) -> float | None:
-    """Return the enforced power limit, or else the configured one."""
-    for name in ("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit"):
-        if limit_mw := session.try_call(name, card.handle):
-            return float(limit_mw) / 1000
-    return None
 
 
 # -- scope of the counter -------------------------------------------------------------------------------------

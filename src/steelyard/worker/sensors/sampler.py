@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING
 
 from steelyard import plugins
 from steelyard.contracts import energy
+from steelyard.worker.sensors.conditions import StateReader
 from steelyard.worker.sensors.files import Chunks, Lines
-from steelyard.worker.sensors.find import distinct, open_all
+from steelyard.worker.sensors.find import distinct, missing_of, open_all
 from steelyard.worker.sensors.reader import MARK_GAP_S, Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from steelyard.worker.sensors.backend import SensorsFound
     from steelyard.worker.sensors.files import Samples
 
 FLUSH_S = 1.0
-CONDITIONS_S = 5.0
 LAST_READING_S = 0.5
 NICENESS = 5
 MARK, END = b"m", b"e"
@@ -79,8 +79,10 @@ class Sampling:
         self._readers: list[Reader] = []
         self._domains: set[str] = set()
         self._channels: list[str] = []
+        self._states: Chunks | None = None
+        self._state_readers: list[StateReader] = []
+        self._devices = 0
         self._opened: queue.SimpleQueue[SensorsFound | None] = queue.SimpleQueue()
-        self._conditions: queue.SimpleQueue[energy.Condition] = queue.SimpleQueue()
         self._all_opened = self._ready = False
         self._bell, self._ring = os.pipe()
         os.set_blocking(self._ring, False)
@@ -101,11 +103,9 @@ class Sampling:
             self._lines.write("sampler", self._order.description())
             threading.Thread(target=self._open, daemon=True, name="open").start()
             reason = self._watch()
-            deadline_s = time.monotonic() + LAST_READING_S
-            for reader in self._readers:
-                reader.end()
-            for reader in self._readers:
-                reader.finished(max(0.0, deadline_s - time.monotonic()))
+            # The state first: the last reading of a backend closes its library.
+            _finish(self._state_readers, LAST_READING_S / 2)
+            _finish(self._readers, LAST_READING_S)
             self._look_after(ending=True)
         except OSError as error:
             reason = f"the readings cannot be written: {error.strerror}"
@@ -144,7 +144,8 @@ class Sampling:
                 self._look_after()
             if os.getppid() != self._order.parent:
                 return PARENT_GONE
-            if self._all_opened and not any(reader.live for reader in self._readers):
+            live = any(reader.live for reader in self._readers) or any(reader.live for reader in self._state_readers)
+            if self._all_opened and not live:
                 return "no channel can be read any longer" if self._readers else NOTHING_FOUND
 
     def _wait(self, next_s: float) -> list[int]:
@@ -187,6 +188,10 @@ class Sampling:
                 self._lines.write("domain", domain)
             for missing in fresh.missing:
                 self._lines.write("missing", missing)
+            if found.states is not None:
+                reader = StateReader(found.states, self._order.zero_s)
+                reader.start()
+                self._state_readers.append(reader)
             if fresh.channels:
                 self._begin(found, fresh)
 
@@ -204,31 +209,13 @@ class Sampling:
         reader = Reader(own, first, self._order.period_s, random_phase=self._order.random_phase, ring=self._wake)
         reader.start()
         self._readers.append(reader)
-        if found.conditions is not None:
-            threading.Thread(target=self._look_at, args=(found.conditions,), daemon=True, name="conditions").start()
-
-    def _look_at(self, conditions: Callable[[], dict[str, str]]) -> None:
-        """Write changed conditions. Runs in its own thread, because a driver may be slow."""
-        last: dict[str, str] = {}
-        with suppress(Exception):
-            # On an error stop: conditions are optional.
-            while True:
-                facts = conditions()
-                if facts != last:
-                    self._conditions.put(energy.Condition(at_s=time.monotonic(), facts=facts))
-                    self._wake()
-                last = facts
-                time.sleep(CONDITIONS_S)
 
     def _report(self) -> None:
-        """Send once that every channel is read; write changed conditions."""
+        """Send once that every channel is read."""
         if self._all_opened and not self._ready and self._readers and all(reader.begun for reader in self._readers):
             self._ready = True
             with suppress(OSError):
                 os.write(STDIN, READY.pack(time.monotonic()))
-        with suppress(queue.Empty):
-            while True:
-                self._lines.write("condition", self._conditions.get_nowait())
 
     def _look_after(self, *, ending: bool = False) -> None:
         held: dict[int, Samples] = {}
@@ -240,6 +227,22 @@ class Sampling:
                 self._lines.write("missing", missing)
         if held and self._chunks is not None:
             self._chunks.write(held)
+        for states in self._state_readers:
+            self._write_states(states)
+
+    def _write_states(self, reader: StateReader) -> None:
+        if reader.first is None and reader.readable is not None:
+            reader.first = self._devices
+            self._devices += len(reader.readable)
+            for device in reader.readable:
+                self._lines.write("conditions", device)
+            if reader.fault is not None:
+                self._lines.write("missing", missing_of("sampler", "state of the devices", reader.fault))
+        held = reader.take()
+        if held and reader.first is not None:
+            if self._states is None:
+                self._states = Chunks(self._order.raw, self._order.process, energy.CONDITIONS)
+            self._states.write({reader.first + place: columns for place, columns in held.items()})
 
     def _end(self, reason: str) -> None:
         """Write the last event; on a full disk some samples are dropped for it."""
@@ -255,6 +258,15 @@ class Sampling:
         samples = self._chunks.samples if self._chunks is not None else 0
         late = max((reader.late for reader in self._readers), default=0)
         self._lines.write("ended", energy.Ended(reason=reason, at_s=time.monotonic(), samples=samples, late=late))
+
+
+def _finish(readers: Sequence[Reader | StateReader], limit_s: float) -> None:
+    """Let all readers read for the last time."""
+    deadline_s = time.monotonic() + limit_s
+    for reader in readers:
+        reader.end()
+    for reader in readers:
+        reader.finished(max(0.0, deadline_s - time.monotonic()))
 
 
 def sample(order: Order) -> None:

@@ -7,31 +7,34 @@ as it is final, and then dropped.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from steelyard.contracts.base import to_json_object
+from steelyard.contracts.conditions import COLUMNS, READ, Readable
 from steelyard.contracts.energy import (
+    CONDITIONS,
     MAX_CHUNK_SAMPLES,
-    POWER_MAGIC,
-    POWER_PATTERN,
+    POWER,
     SENSORS_PATTERN,
     Channel,
     Domain,
     Ended,
+    Missing,
     Sampler,
     write_power_chunk,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from steelyard.contracts.sim import Sensor
+    from steelyard.contracts.sim import Sensor, State
     from steelyard.contracts.spec import RunSpec
 
     Floats = NDArray[np.float64]
@@ -176,6 +179,32 @@ class _SensorReader:
         return (1 + self._sensor.gain_error) * wrong
 
 
+class _StateReader:
+    """The state of one device, as the spec scripts it."""
+
+    def __init__(self, domain: str, states: Sequence[State]) -> None:
+        self._states = states
+        told = [column for column in READ if any(getattr(state, column, None) is not None for state in states)]
+        self.contract = Readable(
+            domain=domain,
+            backend="sim",
+            sources=dict.fromkeys(told, "script"),
+            unknown={column: "not scripted" for column in READ if column not in told},
+            default_limit_w=states[0].default_limit_w,
+        )
+
+    def read(self, times_s: Floats) -> Floats:
+        """Return a row for each column; before the first state nothing is known."""
+        table = np.full((len(COLUMNS), len(times_s)), math.nan)
+        table[0] = times_s
+        for state in self._states:
+            for place, column in enumerate(COLUMNS):
+                value = getattr(state, column, None)
+                if value is not None or column in READ:
+                    table[place, times_s >= state.from_s] = math.nan if value is None else value
+        return table
+
+
 @dataclass
 class _Node:
     """One node's sampler: its domains, its readers and its files."""
@@ -185,20 +214,30 @@ class _Node:
     domains: list[_Domain] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
     readers: list[_SensorReader] = field(default_factory=list)
+    states: list[_StateReader] = field(default_factory=list)
     events: Any = None
     samples: Any = None
+    conditions: Any = None
     written: int = 0
 
     def open(self, raw: Path, sampler: Sampler) -> None:
         """Open the files and describe the sampler, domains and channels."""
         self.events = (raw / SENSORS_PATTERN.replace("*", f"{self.process:05d}")).open("wb", buffering=0)
-        self.samples = (raw / POWER_PATTERN.replace("*", f"{self.process:05d}")).open("wb")
-        self.samples.write(POWER_MAGIC)
+        self.samples = POWER.place(raw, self.process).open("wb")
+        self.samples.write(POWER.magic)
+        if self.states:
+            self.conditions = CONDITIONS.place(raw, self.process).open("wb")
+            self.conditions.write(CONDITIONS.magic)
         self.write("sampler", sampler)
         for domain in self.domains:
             self.write("domain", domain.contract)
         for channel in self.channels:
             self.write("channel", channel)
+        for state in self.states:
+            self.write("conditions", state.contract)
+        if not self.channels:
+            reason = "no sensor of power or energy is scripted"
+            self.write("missing", Missing(backend="sim", what="sensor", code="missing", reason=reason))
 
     def write(self, kind: str, contract: Any) -> None:
         """Write one event."""
@@ -215,11 +254,20 @@ class _Node:
                     self.written += len(at_s)
         self.samples.flush()
 
+    def look(self, times_s: Floats) -> None:
+        """Read the state of every device at each of these times."""
+        for first in range(0, len(times_s), MAX_CHUNK_SAMPLES):
+            for number, state in enumerate(self.states):
+                table = state.read(times_s[first : first + MAX_CHUNK_SAMPLES])
+                write_power_chunk(self.conditions, number, table, CONDITIONS)
+
     def close(self, at_s: float, reason: str) -> None:
         """Write the last event and close the files."""
         self.write("ended", Ended(reason=reason, at_s=at_s + self.zero_s, samples=self.written))
         self.events.close()
         self.samples.close()
+        if self.conditions is not None:
+            self.conditions.close()
 
 
 class SimSampler:
@@ -231,9 +279,11 @@ class SimSampler:
         self._jitter = np.random.default_rng([spec.seed, 3]) if spec.energy.random_phase else None
         # Readings start before the run if an idle baseline is requested.
         self._next = -round(spec.energy.idle_s / self._period_s)
+        self._next_second = 0
         self._marks: list[float] = []
         sensors = spec.sim.sensors
-        self._back_s = max(sensor.period_s + max(sensor.average_s, sensor.seen_s or 0.0) for sensor in sensors)
+        backs_s = [sensor.period_s + max(sensor.average_s, sensor.seen_s or 0.0) for sensor in sensors]
+        self._back_s = max(backs_s, default=0.0)
         # The updates of a part-time counter between two readings are evaluated again.
         self._back_s += max((sensor.period_s for sensor in sensors if sensor.seen_s), default=0.0)
         # A reading at a random time may come almost two periods after the one before it.
@@ -269,6 +319,10 @@ class SimSampler:
         if self._jitter is not None:
             times_s += self._period_s * self._jitter.random(len(times_s))
         self._next = last_slot
+        seconds = max(self._next_second, math.ceil(known_s))
+        for node in self._nodes:
+            node.look(np.arange(self._next_second, seconds, dtype=np.float64))
+        self._next_second = seconds
         marks = [at_s for at_s in self._marks if at_s < known_s]
         self._marks = [at_s for at_s in self._marks if at_s >= known_s]
         times_s = np.unique(np.concatenate([times_s, marks]))
@@ -297,12 +351,23 @@ def _nodes(spec: RunSpec, drawn: list[Drawn]) -> Any:
         node = _Node(process=first, zero_s=CLOCK_ZERO_S * (number + 1))
         ranks = range(first, min(first + per_node, spec.ranks))
         node.domains = _domains(spec, ranks, drawn)
+        node.states = list(_states(spec, node.domains, ranks))
         for kind, sensor in enumerate(spec.sim.sensors):
             for domain in node.domains:
                 if domain.contract.scope == sensor.scope:
                     node.channels.append(_channel(sensor, domain.contract, kind))
                     node.readers.append(_SensorReader(sensor, domain, [spec.seed, first, len(node.readers)]))
         yield node
+
+
+def _states(spec: RunSpec, domains: Sequence[_Domain], ranks: range) -> Iterator[_StateReader]:
+    scope = "die" if spec.sim.node.dies_per_card > 1 else "device"
+    names = {rank: entry.contract.name for entry in domains if entry.contract.scope == scope
+             for rank in entry.contract.ranks}  # fmt: skip
+    for rank in ranks:
+        own = [state for state in spec.sim.states if state.rank in (None, rank)]
+        if own:
+            yield _StateReader(names[rank], own)
 
 
 def _channel(sensor: Sensor, domain: Domain, kind: int) -> Channel:

@@ -43,6 +43,7 @@ def survey(root: Path) -> dict[str, Any]:
         "backends": plugins.names("sensor"),
         "domains": to_json_object(found.domains),
         "channels": channels,
+        "states": to_json_object([state.contract for state in found.states()] if found.states is not None else []),
         "missing": to_json_object(found.missing),
         "powercap": any(root.glob(POWERCAP_COUNTERS)),
         "perf_events": sorted(path.name for path in root.glob(PERF_EVENTS) if not path.suffix),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 4096
-MICRO = 1e-6
+MICRO, MILLI = 1e-6, 1e-3
 # More than any counter of the kernel has.
 MAX_DIGITS = 20
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -31,19 +31,23 @@ _CODES: dict[int, MissingCode] = {
 }
 
 
-def read_text(path: Path) -> str:
-    """Return a small file without surrounding whitespace; ReadError says why it cannot be read."""
+def read_bytes(path: Path) -> bytes:
+    """Return a small file; ReadError says why it cannot be read."""
     try:
         # O_NONBLOCK: a named pipe in its place must not block the sampler.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            data = os.read(handle, MAX_BYTES)
+            return os.read(handle, MAX_BYTES)
         finally:
             os.close(handle)
     except OSError as error:
         text = os.strerror(error.errno) if error.errno else str(error)
         raise ReadError(_CODES.get(error.errno or 0, "missing"), f"{path}: {text}") from None
-    return data.decode("utf-8", "replace").strip("\x00 \t\r\n")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a small file without surrounding whitespace; ReadError if it cannot be read."""
+    return read_bytes(path).decode("utf-8", "replace").strip("\x00 \t\r\n")
 
 
 def read_number(path: Path) -> int:
@@ -61,6 +65,11 @@ def read_micro(path: Path) -> float:
     if number < 0:
         raise ReadError("implausible", f"{path}: {number} is negative")
     return number * MICRO
+
+
+def read_scaled(path: Path, factor: float) -> float:
+    """Return the number in a file in another unit."""
+    return read_number(path) * factor
 
 
 def text_or_none(path: Path) -> str | None:
@@ -92,6 +101,13 @@ def hwmon(root: Path, names: str) -> list[Path]:
     """Return the folders of hwmon chips whose driver's name matches."""
     chips = entries(root / "sys/class/hwmon", r"hwmon\d+")
     return [chip for chip in chips if re.fullmatch(names, text_or_none(chip / "name") or "")]
+
+
+def temperature(chip: Path, labels: Sequence[str | None]) -> Path | None:
+    """Return the file of the first temperature of a chip with one of these labels; None is a file without a label."""
+    files = entries(chip, r"temp\d+_input")
+    found = {text_or_none(path.with_name(path.name.replace("_input", "_label"))): path for path in reversed(files)}
+    return next((found[label] for label in labels if label in found), None)
 
 
 def pci_address(chip: Path) -> str | None:

@@ -43,7 +43,8 @@ _OWN_MODULES = {"PYTHONSAFEPATH": "1"}
 class Watch:
     """The sensors of this process's node. Only the first process of a node reads them."""
 
-    def __init__(self, spec: RunSpec, raw: Path) -> None:
+    def __init__(self, spec: RunSpec, raw: Path, *, node: int | None = None) -> None:
+        """`node`: the number of a program's node; None: this process is a rank."""
         self._spec = spec
         self._raw = raw
         rank = _count(os.environ, "RANK", 0)
@@ -52,7 +53,7 @@ class Watch:
         self._leads = local == 0
         self._alone = _local_ranks(os.environ) == 1
         # Ranks are numbered node by node.
-        self._number = max(0, rank - local)
+        self._number = max(0, rank - local) if node is None else node
         self._rested = raw / f"rested-{self._number:05d}"
         # A simulated job has its own sensors, which are read on its virtual clock.
         self._wanted = spec.energy.watch and spec.device_family != "sim"
@@ -61,6 +62,11 @@ class Watch:
         self._held = False
         self._ready_s: float | None = None
         self._rested_s: float | None = None
+
+    @property
+    def sampler(self) -> int | None:
+        """The number of the process that reads; None: there is none."""
+        return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Start to read the sensors, if there are any, and wait for the idle baseline if requested.
@@ -189,7 +195,9 @@ class Watch:
         if not self._held and self.reads(limit_s - time.monotonic()) and self._ready_s is not None:
             time.sleep(max(0.0, self._ready_s + self._spec.energy.idle_s - clock.now()))
         self._rested_s = clock.now()
-        self._rested.touch()
+        # Without it the others wait until their limit.
+        with suppress(OSError):
+            self._rested.touch()
 
 
 def devices_of(spec: RunSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -201,6 +209,9 @@ def devices_of(spec: RunSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
         return ()
     ranks = _local_ranks(environ)
     seen = _seen(environ)
+    if spec.program is not None:
+        # It starts its ranks itself: any device that it sees may be its own.
+        return tuple(seen or ())
     if seen is None:
         return tuple(str(number) for number in range(ranks))
     return tuple(seen[:ranks]) if ranks <= len(seen) else ()

@@ -23,6 +23,7 @@ from steelyard.worker.sensors.sysfs import (
     text_or_none,
     whose_numbers,
 )
+from steelyard.worker.sensors.xpu_conditions import card_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,12 +53,14 @@ def open_xpu(root: Path, devices: Sequence[str]) -> SensorsFound:
     # Ordered by PCI address, as Level Zero does if ZE_ENABLE_PCI_ID_DEVICE_ORDER is set.
     chips = sorted(hwmon(root, "i915|xe"), key=lambda chip: (pci_address(chip) or "~", chip.name))
     cards: dict[str, str] = {}
+    chosen: dict[str, Path] = {}
     for number in _wanted(sensors, len(chips), devices):
         chip = chips[number]
         address = pci_address(chip)
         name = f"xpu{number}"
         cards[address or name] = name
         _card(sensors, chip, name, address)
+        chosen[name] = chip
     for chip in hwmon(root, r"i915_gt\d+"):
         card = cards.get(pci_address(chip) or "")
         if card is not None and (chip / "energy1_input").exists():
@@ -65,6 +68,8 @@ def open_xpu(root: Path, devices: Sequence[str]) -> SensorsFound:
             tile = (text_or_none(chip / "name") or "").removeprefix("i915_")
             domain = Domain(name=f"{card}.{tile}", scope="die", parent=card, device=pci_address(chip))
             _offer(sensors, chip / "energy1_input", domain, None)
+    if chosen:
+        sensors.found.states = lambda: [card_state(root, chip, name, BACKEND) for name, chip in chosen.items()]
     return sensors.found
 
 

@@ -66,7 +66,11 @@ class Generation:
     prefill: Callable[[Any, torch.Tensor], tuple[torch.Tensor, Any]]
     """From the module and the prompts to the next tokens and a state."""
     decode: Callable[[Any, torch.Tensor, Any], tuple[torch.Tensor, Any]]
-    """From the module, the last tokens and the state to the next tokens and a state."""
+    """From the module, the last tokens and the state to the next tokens, those with the highest score, and a state."""
+    static: Callable[[], Any] | None = None
+    """Creates a key-value cache of fixed size: a state that `decode` can also read the prompts into, and that `reset()`
+    empties. What changes from token to token is in tensors, so that a decode can be replayed as a graph. None: not
+    supported."""
 
 
 @dataclass(frozen=True)

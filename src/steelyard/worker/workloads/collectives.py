@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 # them allow longer blocks. On an accelerator: an eighth of the free memory, up to a limit.
 KEPT_BYTES, KEPT_BYTES_ACCELERATOR, KEPT_SHARE = 1 << 30, 4 << 30, 8
 MAX_KEPT = 1024
-# Integers up to here are exact in float32, and so are sums below it.
-EXACT = 1 << 24
-# Used if there are too many ranks for exact sums of the long pattern.
-SHORT_PERIOD = 251
+FORMATS = ("fp32", "fp16", "bf16")
+EXACT = {torch.float32: 1 << 24, torch.float16: 1 << 11, torch.bfloat16: 1 << 8}
+"""Integers up to here are exact in these formats, and so are sums up to here, in every order."""
+PERIODS = {torch.float32: PERIOD, torch.float16: 251, torch.bfloat16: 31}
+"""The numbers that are sent go from 1 to this prime. The sum of any eight of them is exact, or of any 2048 in fp32."""
 
 
 def _facts(title: str) -> About:
@@ -37,47 +38,60 @@ def _facts(title: str) -> About:
 
 @about(_facts("all-reduce"))
 def all_reduce(size_mb: float = 64) -> Ceiling:
-    """Sum `size_mb` megabytes of float32 over all ranks, with the result on every rank."""
+    """Sum `size_mb` megabytes over all ranks, with the result on every rank; fp32, fp16 or bf16."""
     return _ceiling(_AllReduce, size_mb)
 
 
 @about(_facts("all-gather"))
 def all_gather(size_mb: float = 64) -> Ceiling:
-    """Gather the parts of all ranks, `size_mb` megabytes of float32 in total, on every rank."""
+    """Gather the parts of all ranks, `size_mb` megabytes in total, on every rank; fp32, fp16 or bf16."""
     return _ceiling(_AllGather, size_mb)
 
 
 @about(_facts("reduce-scatter"))
 def reduce_scatter(size_mb: float = 64) -> Ceiling:
-    """Sum `size_mb` megabytes of float32 over all ranks, with one part of the result on each rank."""
+    """Sum `size_mb` megabytes over all ranks, with one part of the result on each rank; fp32, fp16 or bf16."""
     return _ceiling(_ReduceScatter, size_mb)
 
 
 def _ceiling(kind: type[_Collective], size_mb: float) -> Ceiling:
     elements_of(size_mb, FLOAT_BYTES)
-    return Ceiling(lambda device, _number_format, repeats: kind(device, size_mb, repeats))
+    return Ceiling(lambda device, number_format, repeats: kind(device, size_mb, number_format, repeats), FORMATS)
+
+
+def least_of_all(number: int, device: torch.device) -> int:
+    """Return the smallest number of any rank."""
+    least = torch.tensor([float(number)], device="cpu" if dist.get_backend() == "gloo" else device)
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    return int(least.item())
 
 
 class _Collective(Work):
     """Common part of the three: places for results, the expected result, and the check."""
 
-    def __init__(self, device: torch.device, size_mb: float, repeats: int) -> None:
+    sums = True
+
+    def __init__(self, device: torch.device, size_mb: float, number_format: torch.dtype, repeats: int) -> None:
         self.ranks = dist.get_world_size() if dist.is_initialized() else 1
         if self.ranks < 2:
             problem = Problem("ranks", f"is {self.ranks}", "at least 2")
             raise InputError("a collective needs at least 2 ranks", problems=(problem,), next_step="--nproc 2")
         self.rank = dist.get_rank()
-        self._period = PERIOD if self.ranks * PERIOD <= EXACT else SHORT_PERIOD
-        self._device = device
-        self._elements = elements_of(size_mb, FLOAT_BYTES, multiple=self.ranks)
-        self.moved_bytes = float(self._elements * FLOAT_BYTES)
+        self._device, self._format = device, number_format
+        self._period = PERIODS[number_format]
+        # With more ranks than that, each sends zeros between its numbers, at other positions than its neighbours.
+        self._stride = math.ceil(self.ranks / (EXACT[number_format] // self._period)) if self.sums else 1
+        itemsize = torch.finfo(number_format).bits // 8
+        self._elements = elements_of(size_mb, itemsize, multiple=self.ranks)
+        self.moved_bytes = float(self._elements * itemsize)
         self._source = self.own()
         self._expected = self.expect()
         free = getattr(getattr(torch, device.type, None), "mem_get_info", None)
         kept_bytes = KEPT_BYTES if free is None else min(KEPT_BYTES_ACCELERATOR, int(free()[0]) // KEPT_SHARE)
-        allowed = kept_bytes // (len(self._expected) * FLOAT_BYTES)
+        # The ranks must keep the same number, and one of them may have less free memory.
+        allowed = least_of_all(kept_bytes // (len(self._expected) * itemsize), device)
         self.kept_results = max(repeats, min(MAX_KEPT, allowed) // repeats * repeats)
-        self._results = torch.empty(self.kept_results, len(self._expected), device=device)
+        self._results = torch.empty(self.kept_results, len(self._expected), dtype=number_format, device=device)
         self._places = list(self._results)
         self._used = self.kept_results
         self._put_back()
@@ -90,14 +104,20 @@ class _Collective(Work):
 
     def given_by(self, rank: int, start: int, elements: int) -> torch.Tensor:
         """Return a part of what a rank sends."""
-        return pattern(elements, self._device, rank, start, self._period)
+        numbers = pattern(elements, self._device, rank, start, self._period).to(self._format)
+        if self._stride == 1:
+            return numbers
+        kept = slice((-start - rank) % self._stride, None, self._stride)
+        sent = torch.zeros_like(numbers)
+        sent[kept] = numbers[kept]
+        return sent
 
     def sum_of_all(self, start: int, elements: int) -> torch.Tensor:
-        """Return a part of the sum over the ranks; ranks that are a period apart send the same."""
+        """Return a part of the sum over the ranks."""
         total = torch.zeros(elements, device=self._device)
-        for rank in range(min(self.ranks, self._period)):
-            total += self.given_by(rank, start, elements) * len(range(rank, self.ranks, self._period))
-        return total
+        for rank in range(self.ranks):
+            total += self.given_by(rank, start, elements)
+        return total.to(self._format)
 
     def expect(self) -> torch.Tensor:
         """Return what this rank should receive."""
@@ -123,11 +143,13 @@ class _Collective(Work):
             self.step()
         except (RuntimeError, NotImplementedError) as error:
             text = " ".join(str(error).split())[:300]
-            if not any(word in text for word in ("support", "implement")):
+            # Gloo names only the scalar type that it does not know.
+            if not any(word in text for word in ("support", "implement", "scalar type", "data type")):
                 raise
+            what = f"this collective in {str(self._format).removeprefix('torch.')} on {self._device.type!r}"
             raise InputError(
-                f"the backend {dist.get_backend()!r} does not support this collective on {self._device.type!r}: {text}",
-                next_step="use another --backend, or all-reduce",
+                f"the backend {dist.get_backend()!r} does not support {what}: {text}",
+                next_step="use another --backend or --precision, or all-reduce",
             ) from None
         self._put_back()
 
@@ -153,8 +175,8 @@ class _Collective(Work):
 
 
 class _AllReduce(_Collective):
-    def __init__(self, device: torch.device, size_mb: float, repeats: int) -> None:
-        super().__init__(device, size_mb, repeats)
+    def __init__(self, device: torch.device, size_mb: float, number_format: torch.dtype, repeats: int) -> None:
+        super().__init__(device, size_mb, number_format, repeats)
         self.bus_factor = 2 * (self.ranks - 1) / self.ranks
 
     def expect(self) -> torch.Tensor:
@@ -170,8 +192,10 @@ class _AllReduce(_Collective):
 
 
 class _AllGather(_Collective):
-    def __init__(self, device: torch.device, size_mb: float, repeats: int) -> None:
-        super().__init__(device, size_mb, repeats)
+    sums = False
+
+    def __init__(self, device: torch.device, size_mb: float, number_format: torch.dtype, repeats: int) -> None:
+        super().__init__(device, size_mb, number_format, repeats)
         self.bus_factor = (self.ranks - 1) / self.ranks
 
     def own(self) -> torch.Tensor:
@@ -186,11 +210,11 @@ class _AllGather(_Collective):
 
 
 class _ReduceScatter(_Collective):
-    def __init__(self, device: torch.device, size_mb: float, repeats: int) -> None:
+    def __init__(self, device: torch.device, size_mb: float, number_format: torch.dtype, repeats: int) -> None:
         # Newer releases have another name for it and warn about this one.
         name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
         self._reduce_scatter: Callable[..., Any] = getattr(dist, name)
-        super().__init__(device, size_mb, repeats)
+        super().__init__(device, size_mb, number_format, repeats)
         self.bus_factor = (self.ranks - 1) / self.ranks
 
     def expect(self) -> torch.Tensor:

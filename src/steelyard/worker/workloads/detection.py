@@ -5,6 +5,7 @@ Both take images and boxes as `tasks.boxes_batch` packs them, and return a loss 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -195,7 +196,11 @@ class FasterRcnn(nn.Module):
             return self._without_values(pictures)
         cut = [picture[:, :high, :wide] for picture, (high, wide) in zip(pictures, sizes.tolist(), strict=True)]
         if not self.training:
-            found: Detections = self.inner(cut)
+            # torchvision's operators on boxes have no short formats; inside autocast they compute in fp32. Weights
+            # that are short already are not cast again.
+            short = pictures.dtype in (torch.bfloat16, torch.float16)
+            with torch.autocast(pictures.device.type, pictures.dtype) if short else contextlib.nullcontext():
+                found: Detections = self.inner(cut)
             return found
         real = [row != tasks.PADDING for row in labels]
         targets = [

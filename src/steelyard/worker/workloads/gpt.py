@@ -1,6 +1,6 @@
 """Decoder-only language models of published sizes; one sample is one sequence.
 
-For generation the keys and values of earlier tokens are cached; see `Cache`.
+For generation the keys and values of earlier tokens are cached; see `Cache` and `StaticCache`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
 from steelyard.worker.workloads.bundle import Generation, ModelBundle
+from steelyard.worker.workloads.options import padded
 
 DEVIATION = 0.02
 """Standard deviation of the initial weights, as in GPT-2."""
@@ -79,6 +80,7 @@ def build(
     size: str = "117M",
     sequence: int = 1024,
     vocabulary: int = 50257,
+    vocabulary_multiple: int = 1,
     layers: int | None = None,
     heads: int | None = None,
     width: int | None = None,
@@ -87,10 +89,13 @@ def build(
 ) -> ModelBundle:
     """A GPT of one of the SIZES, modified by `layers`, `heads` and `width`; `custom` needs these three.
 
+    `vocabulary_multiple`: pad embeddings and head to a multiple, such as 64, that matrix units like; the data still has
+    `vocabulary` tokens. The padding is computed, so parameters and operations include it.
     `prompt` and `new_tokens` are only for generation; together they must fit in the `sequence` positions.
     """
     given = {"layers": layers, "heads": heads, "width": width}
     more = {"sequence": sequence, "vocabulary": vocabulary, "prompt": prompt, "new_tokens": new_tokens}
+    more["vocabulary_multiple"] = vocabulary_multiple
     shape = _check_shape(size, given, more)
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,17 +105,19 @@ def build(
     def prefill(module: Any, prompts: torch.Tensor) -> tuple[torch.Tensor, Cache]:
         return decode(module, prompts, Cache(shape.layers, prompt + new_tokens))
 
-    def decode(module: Any, tokens: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
+    def decode(module: Any, tokens: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
         # Greedy: the token with the highest score.
         return module(tokens, cache).argmax(dim=-1), cache
 
     return ModelBundle(
-        Gpt(shape, sequence, vocabulary),
+        Gpt(shape, sequence, padded(vocabulary, vocabulary_multiple)),
         lambda scores, target: functional.cross_entropy(scores.flatten(0, 1), target.flatten()),
         partial(torch.optim.AdamW, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1),
         batch,
         task=tasks.language(sequence, vocabulary),
-        generation=Generation(prompt, new_tokens, prefill, decode),
+        generation=Generation(
+            prompt, new_tokens, prefill, decode, static=lambda: StaticCache(shape.layers, prompt + new_tokens)
+        ),
         tokens=sequence,
     )
 
@@ -194,9 +201,63 @@ class LayerCache:
 class Cache:
     """Keys and values of a request: one cache per layer, allocated once when the prompt is read."""
 
+    mask = None
+
     def __init__(self, layers: int, length: int) -> None:
         self.layers = [LayerCache(length) for _ in range(layers)]
         self.used = 0
+
+    def advance(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the positions of new tokens."""
+        start, self.used = self.used, self.used + tokens.shape[1]
+        return torch.arange(start, self.used, device=tokens.device)
+
+
+class StaticLayerCache:
+    """One layer's keys and values. Their shape does not depend on how many tokens are stored."""
+
+    def __init__(self, cache: StaticCache) -> None:
+        self._cache = cache
+        self._held: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def extend(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the keys and values of new tokens; return all for a single token, and the new ones for a prompt."""
+        if self._held is None:
+            samples, heads, _, width = key.shape
+            shape = samples, heads, self._cache.length, width
+            self._held = key.new_zeros(shape), value.new_zeros(shape)
+        for held, new in zip(self._held, (key, value), strict=True):
+            held.index_copy_(2, self._cache.places, new)
+        return (key, value) if key.shape[2] > 1 else self._held
+
+
+class StaticCache:
+    """Keys and values in memory of fixed size, for batch after batch of requests of one size.
+
+    The position is a tensor, and a mask hides the places that are not used yet: a decode is the same operators on the
+    same memory for every token.
+    """
+
+    def __init__(self, layers: int, length: int) -> None:
+        self.length = length
+        self.layers = [StaticLayerCache(self) for _ in range(layers)]
+        self._all: torch.Tensor | None = None
+
+    def reset(self) -> None:
+        """Forget all tokens. Memory is kept."""
+        if self._all is not None:
+            self._next.zero_()
+
+    def advance(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the positions of new tokens."""
+        if self._all is None:
+            self._all = torch.arange(self.length, device=tokens.device)
+            self._next = self._all.new_zeros(1)
+        self.places = self._next + self._all[: tokens.shape[1]]
+        self._next += tokens.shape[1]
+        # A prompt attends to itself only, and needs no mask.
+        self.mask = self._all <= self.places[:, None] if tokens.shape[1] == 1 else None
+        return self.places
 
 
 class Attention(nn.Module):
@@ -208,15 +269,20 @@ class Attention(nn.Module):
         self.inner = nn.Linear(shape.width, 3 * shape.width)
         self.outer = nn.Linear(shape.width, shape.width)
 
-    def forward(self, hidden: torch.Tensor, cache: LayerCache | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        cache: LayerCache | StaticLayerCache | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Return the attention output of each token."""
         samples, tokens, width = hidden.shape
         apart = self.inner(hidden).view(samples, tokens, 3, self.heads, width // self.heads)
         query, key, value = apart.permute(2, 0, 3, 1, 4).unbind(0)
         if cache is not None:
             key, value = cache.extend(key, value)
-        # A single token attends to all others.
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=tokens > 1)
+        # A single token attends to all others that are stored.
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=tokens > 1)
         result: torch.Tensor = self.outer(mixed.transpose(1, 2).reshape(samples, tokens, width))
         return result
 
@@ -232,9 +298,14 @@ class Layer(nn.Module):
         self.widen = nn.Linear(shape.width, 4 * shape.width)
         self.narrow = nn.Linear(4 * shape.width, shape.width)
 
-    def forward(self, hidden: torch.Tensor, cache: LayerCache | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        cache: LayerCache | StaticLayerCache | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Return the layer's output."""
-        hidden = hidden + self.attention(self.norm1(hidden), cache)
+        hidden = hidden + self.attention(self.norm1(hidden), cache, mask)
         result: torch.Tensor = hidden + self.narrow(functional.gelu(self.widen(self.norm2(hidden))))
         return result
 
@@ -258,16 +329,15 @@ class Gpt(nn.Module):
                 for last in (module.attention.outer, module.narrow):
                     nn.init.normal_(last.weight, std=DEVIATION / math.sqrt(2 * shape.layers))
 
-    def forward(self, tokens: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, cache: Cache | StaticCache | None = None) -> torch.Tensor:
         """Return the vocabulary scores at each position; with a cache at the last one only.
 
         Either the cache is empty, or there is one token per sample.
         """
         if cache is not None:
-            start, cache.used = cache.used, cache.used + tokens.shape[1]
-            hidden = self.tokens(tokens) + self.positions(torch.arange(start, cache.used, device=tokens.device))
+            hidden = self.tokens(tokens) + self.positions(cache.advance(tokens))
             for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-                hidden = layer(hidden, layer_cache)
+                hidden = layer(hidden, layer_cache, cache.mask)
             return self._scores(hidden[:, -1:])
         hidden = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:

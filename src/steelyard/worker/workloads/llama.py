@@ -14,7 +14,7 @@ from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
 from steelyard.worker.workloads.bundle import Generation, ModelBundle
-from steelyard.worker.workloads.options import at_least, library, multiple_of
+from steelyard.worker.workloads.options import at_least, library, multiple_of, padded
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ def build(
     size: str = "1B",
     sequence: int = 2048,
     vocabulary: int | None = None,
+    vocabulary_multiple: int = 1,
     layers: int | None = None,
     width: int | None = None,
     heads: int | None = None,
@@ -90,12 +91,14 @@ def build(
 ) -> ModelBundle:
     """A Llama of one of the SIZES, modified by the given options; one sample is one sequence.
 
+    `vocabulary_multiple`: pad embeddings and head to a multiple; parameters and operations include the padding.
     The rotary frequencies are unscaled at every length: the scaling of Llama 3.1 and 3.2 for long contexts does not
     change the work. The learning rate is that of Llama 2's training.
     """
     given = {"vocabulary": vocabulary, "layers": layers, "width": width, "heads": heads}
     given |= {"groups": groups, "hidden": hidden}
     at_least(1, "Llama", **given, sequence=sequence, prompt=prompt, new_tokens=new_tokens)
+    at_least(1, "Llama", vocabulary_multiple=vocabulary_multiple)
     if size not in SIZES:
         problem = Problem("size", f"unknown size {size!r}", ", ".join(SIZES))
         raise InputError("unknown Llama size", problems=(problem,))
@@ -104,7 +107,9 @@ def build(
     multiple_of(shape.heads, "Llama", width=shape.width)
     multiple_of(shape.groups, "Llama", heads=shape.heads)
     multiple_of(2 * shape.heads, "Llama", width=shape.width)
-    module = Llama(shape, max(sequence, prompt + new_tokens))
+    wide = replace(shape, vocabulary=padded(shape.vocabulary, vocabulary_multiple))
+    module = Llama(wide, max(sequence, prompt + new_tokens))
+    static = partial(_static, module, prompt + new_tokens)
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         tokens = torch.randint(shape.vocabulary, (samples, sequence + 1), generator=generator, device="cpu")
@@ -116,7 +121,7 @@ def build(
         partial(torch.optim.AdamW, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1),
         batch,
         task=tasks.language(sequence, shape.vocabulary),
-        generation=Generation(prompt, new_tokens, _prefill, _decode),
+        generation=Generation(prompt, new_tokens, _prefill, _decode, static),
         tokens=sequence,
     )
 
@@ -166,6 +171,20 @@ def _prefill(module: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, Any]:
     """Read the prompts; the state is the key-value cache that the library's own `generate` uses."""
     cache = library("transformers", "transformers", "the workload llama").DynamicCache()
     return _decode(module, tokens, cache)
+
+
+def _static(module: Llama, length: int) -> Any:
+    """Return the library's cache of fixed size."""
+    transformers = library("transformers", "transformers", "the workload llama")
+    if hasattr(transformers.StaticCache, "early_initialization"):
+        cache = transformers.StaticCache(config=module.inner.config, max_cache_len=length)
+        if hasattr(cache.layers[0], "cumulative_length"):
+            return cache
+    # Earlier releases find the position by reading stored values back, which a graph cannot do.
+    raise InputError(
+        f"the static cache of transformers {transformers.__version__} does not hold its position in a tensor",
+        next_step="install a newer transformers, or leave --kv-cache static out",
+    )
 
 
 def _decode(module: Any, tokens: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:

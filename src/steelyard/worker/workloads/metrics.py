@@ -22,7 +22,7 @@ ACCELERATORS = {"nccl": "cuda", "xccl": "xpu", "hccl": "hpu"}
 """The only devices on which a backend's collectives work."""
 
 
-class Wrapped:
+class FromLibrary:
     """A torchmetrics metric with the engine's interface."""
 
     def __init__(
@@ -139,19 +139,19 @@ def _collective_device() -> torch.device | None:
     return torch.device(ACCELERATORS[backend]) if backend in ACCELERATORS else None
 
 
-def top1(classes: int) -> Wrapped:
+def top1(classes: int) -> FromLibrary:
     """Share of samples whose highest score is that of their class."""
     metric = _library().classification.MulticlassAccuracy(num_classes=classes, average="micro")
-    return Wrapped("top-1", "higher", metric, lambda output, target: (output.float(), target))
+    return FromLibrary("top-1", "higher", metric, lambda output, target: (output.float(), target))
 
 
-def mean_iou(classes: int) -> Wrapped:
+def mean_iou(classes: int) -> FromLibrary:
     """Mean over classes of intersection over union, over all pixels; pixels of 255 are ignored."""
     metric = _library().classification.MulticlassJaccardIndex(num_classes=classes, ignore_index=IGNORED)
-    return Wrapped("mIoU", "higher", metric, lambda output, target: (output.argmax(dim=1), target))
+    return FromLibrary("mIoU", "higher", metric, lambda output, target: (output.argmax(dim=1), target))
 
 
-def perplexity() -> Wrapped:
+def perplexity() -> FromLibrary:
     """The exponential of the mean loss per token.
 
     Uses the library's mean, not its perplexity, which takes the logarithm of a softmax: one confident miss among
@@ -168,13 +168,13 @@ def perplexity() -> Wrapped:
         except OverflowError:
             return math.inf
 
-    return Wrapped("perplexity", "lower", metric, losses, finish=exponential)
+    return FromLibrary("perplexity", "lower", metric, losses, finish=exponential)
 
 
-def mean_squared_error() -> Wrapped:
+def mean_squared_error() -> FromLibrary:
     """Mean squared difference over all elements."""
     metric = _library().MeanSquaredError()
-    return Wrapped("mse", "lower", metric, lambda output, target: (output.float().flatten(), target.flatten()))
+    return FromLibrary("mse", "lower", metric, lambda output, target: (output.float().flatten(), target.flatten()))
 
 
 def mean_average_precision() -> Boxes:
@@ -182,11 +182,11 @@ def mean_average_precision() -> Boxes:
     return Boxes()
 
 
-def exact_match_f1() -> Wrapped:
+def exact_match_f1() -> FromLibrary:
     """F1 over the words of the answers, as in SQuAD's own script; `others` has the share of exact matches."""
     metric = library("torchmetrics.text", "quality", "measuring quality").SQuAD()
     # The library returns percent.
-    return Wrapped("F1", "higher", metric, _answers, pick="f1", scale=0.01)
+    return FromLibrary("F1", "higher", metric, _answers, pick="f1", scale=0.01)
 
 
 def _library() -> Any:

@@ -30,6 +30,11 @@ def multiple_of(part: int, what: str, **given: int) -> None:
         raise InputError(f"invalid option of {what}", problems=problems)
 
 
+def padded(size: int, multiple: int) -> int:
+    """Return the smallest multiple that is not below `size`."""
+    return -(-size // multiple) * multiple
+
+
 def library(module: str, extra: str, what: str) -> Any:
     """Import a module that `what` needs; the error says what to install."""
     try:

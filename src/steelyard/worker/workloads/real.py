@@ -199,9 +199,7 @@ class EvaluationSplit(torch.utils.data.IterableDataset[Any]):
 def host_memory() -> float | None:
     """Return the host memory this job may use: all of it, or the control group's limit."""
     limit = hostinfo.memory_limit(hostinfo.control_groups("memory", ROOT))
-    text = hostinfo.read_text(ROOT / "proc/meminfo") or ""
-    words = text.split()
-    total = float(words[1]) * 1024 if words[:1] == ["MemTotal:"] else None
+    total = hostinfo.memory_table(ROOT).get("MemTotal")
     known = [float(value) for value in (limit, total) if value is not None]
     return min(known) if known else None
 

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from steelyard.worker.workloads.batches import Batch, batches
+from steelyard.worker.workloads.step_maker import PROFILED_STEPS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +24,8 @@ class SimSteps:
     communicates = True
     learnable = False
     block_steps: int | None = None
+    events_per_step = 2
+    profiled_steps = PROFILED_STEPS
 
     def __init__(self, spec: RunSpec, device: SimDevice) -> None:
         truth = spec.sim

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from steelyard.worker.workloads.batches import Batch
 
 
+# Enough to average a clock that changes from step to step.
+PROFILED_STEPS = 8
+
+
 class StepMaker(Protocol):
     """One rank's work. The engine builds it with the spec and the rank's device."""
 
@@ -24,6 +28,12 @@ class StepMaker(Protocol):
 
     block_steps: int | None
     """Maximum number of steps per block; None: no limit."""
+
+    events_per_step: int
+    """Events that a measured step records; two unless the step itself records more."""
+
+    profiled_steps: int
+    """Maximum number of steps to profile, which keeps every kernel in memory; usually PROFILED_STEPS."""
 
     def compile(self) -> None:
         """Compile the model if the workload does so; measured as a separate phase."""

@@ -1,0 +1,1 @@
+"""Sentences about a table, as claims."""

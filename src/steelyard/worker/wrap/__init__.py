@@ -1,0 +1,1 @@
+"""Measure a person's own program without a change to it."""
