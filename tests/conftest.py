@@ -36,6 +36,8 @@ HANG_S = 300.0
 """A wait in a test gives up after this time. It ends a hang and judges nothing: on a busy machine all takes longer."""
 Within = Callable[[float], AbstractContextManager[None]]
 FOLDERS = ("unit", "heavy", "process", "torch", "slurm", "containers", "kubernetes", "browser")
+MOSTLY_FULL = ("slurm", "browser")
+"""Folders with few tests in the gate: the ones that carry the mark `gate`."""
 
 
 def _folder(path: Path) -> str:
@@ -56,10 +58,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give every test the marker of its folder, and a mark to those with a limit of time."""
-    item.add_marker(_folder(item.path))
+    """Give every test the marker of its folder, and its place: in the gate, or only in the full run."""
+    folder = _folder(item.path)
+    item.add_marker(folder)
     if "within" in getattr(item, "fixturenames", ()):
         item.add_marker("timed")
+    if folder in MOSTLY_FULL and not item.get_closest_marker("gate"):
+        item.add_marker(pytest.mark.full("servers that take their time"))
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +94,7 @@ def within(request: pytest.FixtureRequest) -> Within:
     return limit
 
 
-def until(true: Callable[[], Any], what: str) -> None:
+def until(true: Callable[[], Any], what: str = "it") -> None:
     """Wait for something that another thread or process does."""
     begin = time.monotonic()
     while not true():

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 WIDTHS = {"phone": 360, "tablet": 768, "wide": 1600}
 HEIGHT = 900
+PATIENCE_MS = 300_000
+"""Ends a hang and judges nothing: on a busy machine all takes longer."""
 NO_BROWSER = "Chromium is needed: apt-get install chromium (or: playwright install chromium, and set CHROMIUM to it)"
 
 
@@ -35,7 +37,7 @@ def chromium() -> Iterator[Browser]:
         sys.exit(NO_BROWSER)
     with sync_playwright() as playwright:
         # No sandbox: CI runs as root in a container, and the pages are our own.
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=PATIENCE_MS)
         try:
             yield browser
         finally:
@@ -79,6 +81,7 @@ class Visit:
 def visit(browser: Browser, file: Path, width: int = 1600, **context: Any) -> Iterator[Visit]:
     """Open a file in a window of this width, with a fresh profile."""
     inside = browser.new_context(viewport={"width": width, "height": HEIGHT}, **context)
+    inside.set_default_timeout(PATIENCE_MS)
     try:
         found = Visit(inside.new_page())
         found.watch()

@@ -7,6 +7,7 @@ numpy, torch and the imports of torch are mounted into it from this environment.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib.metadata
 import json
 import os
@@ -47,10 +48,13 @@ def make(cache: Path) -> Made:
     """Make everything that does not exist yet."""
     cache.mkdir(parents=True, exist_ok=True)
     storage = (f"--root={cache}/storage", f"--runroot={cache}/run")
-    root = _root(cache)
     index = cache / "index"
-    if not (cache / "digests").is_file():
-        _index(cache, root, index, storage)
+    # Others on this machine may be making it, too: they share the folder.
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        root = _root(cache)
+        if not (cache / "digests").is_file():
+            _index(cache, root, index, storage)
     words = (cache / "digests").read_text(encoding="utf-8").split()
     return Made(root, index, storage, dict(zip(words[::2], words[1::2], strict=True)))
 

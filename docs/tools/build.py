@@ -3,7 +3,8 @@
     python docs/tools/build.py --update               run every command of every page and write what it prints
     python docs/tools/build.py --update docs/tables.md   only this page
     python docs/tools/build.py --update --pictures    everything that git holds and a program makes
-    python docs/tools/build.py --check                compare and write nothing; --fast runs no command
+    python docs/tools/build.py --check                compare and write nothing; --fast runs no command, --exact only
+                                                      those that print the same on every machine
 
 These parts of a page are made by this script:
 
@@ -20,10 +21,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import sys
 import tempfile
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import accelerators
@@ -105,22 +108,22 @@ def with_accelerators(text: str) -> str:
     )
 
 
-def with_outputs(text: str) -> str:
-    """Return the page with the output of every command, run in an empty folder."""
+def with_outputs(text: str, *, exact: bool) -> str:
+    """Return the page with the output of every command, run in an empty folder; see `run_page`."""
 
     def run(words: list[str], folder: Path) -> str:
         # This environment already has what a page installs.
         return "" if words[0] in INSTALLING else steelyard(words, folder)
 
     with tempfile.TemporaryDirectory() as name:
-        return run_page(text, Path(name), run)
+        return run_page(text, Path(name), run, exact=exact)
 
 
-def make_page(path: Path, *, check: bool, fast: bool) -> str:
+def make_page(path: Path, *, check: bool = False, fast: bool = False, exact: bool = False) -> str:
     """Return a page as it should be."""
     text = with_accelerators(with_verbs(with_extras(with_figures(path.read_text(encoding="utf-8")))))
     generated.fill(text)  # Fails here, not only in mkdocs, if a marker is unknown.
-    return text if fast or (check and path.name == CHECKED_ELSEWHERE) else with_outputs(text)
+    return text if fast or (check and path.name == CHECKED_ELSEWHERE) else with_outputs(text, exact=exact)
 
 
 def difference(path: Path, new: str) -> str:
@@ -137,7 +140,7 @@ def update(pages: list[Path]) -> list[str]:
     for path in pages:
         old = path.read_text(encoding="utf-8")
         try:
-            new = make_page(path, check=False, fast=False)
+            new = make_page(path)
         except PageError as error:
             problems.append(f"{_name(path)}: {error}")
             continue
@@ -147,17 +150,21 @@ def update(pages: list[Path]) -> list[str]:
     return problems
 
 
-def check(pages: list[Path], *, fast: bool) -> list[str]:
+def check(pages: list[Path], *, fast: bool, exact: bool) -> list[str]:
     """Return one problem per page that is not current."""
-    problems = []
-    for path in pages:
+
+    def problem(path: Path) -> str:
         try:
-            text = difference(path, make_page(path, check=True, fast=fast))
+            text = difference(path, make_page(path, check=True, fast=fast, exact=exact))
         except PageError as error:
             text = f"{_name(path)}: {error}"
-        if text:
-            problems.append(f"{text}\nnext: python docs/tools/build.py --update {_name(path)}")
-    return problems
+        return f"{text}\nnext: python docs/tools/build.py --update {_name(path)}" if text else ""
+
+    # Each page has a folder of its own. Real runs would notice that the machine is busy with another page.
+    with ThreadPoolExecutor(os.cpu_count() if exact else 1) as pool:
+        # The longest first, so that no processor waits for it at the end.
+        longest_first = sorted(pages, key=lambda page: -page.read_text(encoding="utf-8").count("\n$ "))
+        return [text for text in pool.map(problem, longest_first) if text]
 
 
 def _name(path: Path) -> str:
@@ -171,17 +178,18 @@ def main() -> int:
     mode.add_argument("--update", action="store_true", help="write the pages")
     mode.add_argument("--check", action="store_true", help="compare the pages, write nothing")
     parser.add_argument("--fast", action="store_true", help="with --check: run no command")
+    parser.add_argument("--exact", action="store_true", help="with --check: leave out what differs by machine")
     parser.add_argument("--pictures", action="store_true", help="with --update: take the pictures too (needs Chromium)")
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="only these pages, such as docs/tables.md")
     arguments = parser.parse_args()
-    if (arguments.fast and not arguments.check) or (arguments.pictures and not arguments.update):
-        parser.error("--fast needs --check, and --pictures needs --update")
+    if ((arguments.fast or arguments.exact) and not arguments.check) or (arguments.pictures and not arguments.update):
+        parser.error("--fast and --exact need --check, and --pictures needs --update")
     if arguments.pictures:
         import make_pictures
 
         make_pictures.main()
     pages = [Path(name).resolve() for name in arguments.pages] or written_pages()
-    problems = update(pages) if arguments.update else check(pages, fast=arguments.fast)
+    problems = update(pages) if arguments.update else check(pages, fast=arguments.fast, exact=arguments.exact)
     print("\n".join(problems), end="\n" if problems else "", file=sys.stderr)
     return 1 if problems else 0
 

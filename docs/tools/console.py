@@ -39,19 +39,22 @@ class PageError(Exception):
     """A page cannot be made: a command fails, or a block or marker is not valid."""
 
 
-def run_page(text: str, folder: Path, run: Callable[[list[str], Path], str]) -> str:
-    """Return the page with the output of every command, as `run` returns it for the words and the folder."""
-    return BLOCK.sub(lambda block: _run_block(block, folder, run), text)
+def run_page(text: str, folder: Path, run: Callable[[list[str], Path], str], *, exact: bool = False) -> str:
+    """Return the page with the output of every command, as `run` returns it for the words and the folder.
+
+    `exact`: blocks whose numbers differ by machine stay as they are.
+    """
+    return BLOCK.sub(lambda block: _run_block(block, folder, run, exact=exact), text)
 
 
-def _run_block(block: re.Match[str], folder: Path, run: Callable[[list[str], Path], str]) -> str:
+def _run_block(block: re.Match[str], folder: Path, run: Callable[[list[str], Path], str], *, exact: bool) -> str:
     kind, title, body = block.group("kind", "title", "body")
     if kind != "console":
         name = _file_name(block)
         if name:
             (folder / name).write_text(body, encoding="utf-8")
         return block.group(0)
-    if title == NOT_EXECUTED:
+    if title == NOT_EXECUTED or (exact and title == VARIES):
         return block.group(0)
     if title not in (None, VARIES):
         raise PageError(f"unknown block title {title!r}; valid: {NOT_EXECUTED!r}, {VARIES!r}")

@@ -46,7 +46,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize(
+    "width",
+    [pytest.param(width, id=name, marks=[pytest.mark.gate] * (name == "phone")) for name, width in WIDTHS.items()],
+)
 def test_a_page_fits_and_is_quiet(browser: Browser, file: Path, width: int) -> None:
     with visit(browser, file, width) as found:
         assert found.page.evaluate("document.documentElement.scrollWidth") <= width

@@ -17,20 +17,20 @@ import subprocess
 import tarfile
 import tempfile
 import threading
-import time
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conftest import HANG_S, until
 from steelyard.errors import InputError
 from steelyard.inputs.site import Container, Mount, Place, Pool, Site
 from steelyard.launch.campaign import Image, Plan, Price
 from steelyard.launch.images import ask as image_ask
 from steelyard.launch.images import oci
 from steelyard.launch.images.image import look_at_image
-from steelyard.launch.images.sif import sif_architecture
+from steelyard.launch.images.sif import ARCHITECTURES, sif_architecture
 from steelyard.launch.scripts.bash import line
 from steelyard.launch.scripts.container import container_checks, run_words
 
@@ -133,14 +133,19 @@ def test_any_bytes_end_in_an_answer_or_an_error(tmp_path: Path) -> None:
     chance = random.Random(3)
     sound = sif(tmp_path / "x.sif").read_bytes()
     path = tmp_path / "y.sif"
+    answers, whole = [], 0
     for _ in range(200):
-        broken = bytearray(sound[: chance.randrange(len(sound) + 1)])
+        broken = bytearray(sound[: chance.randrange(len(sound) + 1) if chance.random() < 0.5 else None])
         for _ in range(chance.randrange(8)):
             if broken:
                 broken[chance.randrange(min(len(broken), 720))] = chance.randrange(256)
         path.write_bytes(broken)
+        whole += broken == sound
         with contextlib.suppress(InputError):
-            assert sif_architecture(path)
+            answers.append(sif_architecture(path))
+    assert set(answers) <= set(ARCHITECTURES.values())
+    # What is sound has an answer, and so have images with a change where nobody looks; many have none.
+    assert 0 < whole < answers.count("x86_64") <= len(answers) < 150
 
 
 # -- the OCI's layout ---------------------------------------------------------------------------------------------
@@ -325,15 +330,20 @@ def test_a_root_file_system_tells_its_architecture(tmp_path: Path) -> None:
 
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Podman's and buildah's own place, empty; its sockets do not work below a long path."""
+    """Podman's and buildah's own place, empty, and locks that nobody else on this machine uses.
+
+    Its sockets do not work below a long path.
+    """
     with tempfile.TemporaryDirectory(prefix="sy-") as folder:
-        path = Path(folder) / "storage.conf"
+        path, engine = Path(folder) / "storage.conf", Path(folder) / "containers.conf"
         lines = ["[storage]", 'driver = "vfs"', f'graphroot = "{folder}/graph"', f'runroot = "{folder}/run"']
         path.write_text("\n".join(lines) + "\n")
+        engine.write_text(f'[engine]\ntmp_dir = "{folder}/engine"\nlock_type = "file"\n')
         monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(path))
+        monkeypatch.setenv("CONTAINERS_CONF", str(engine))
         yield path
         # Podman cleans up behind a container in a process of its own.
-        wait_until(lambda: not living(folder))
+        until(lambda: not living(folder), "the end of Podman's own processes")
 
 
 def run(*command: str) -> str:
@@ -349,6 +359,7 @@ def build(name: str, go: str) -> str:
     return run("buildah", "images", "--format={{.Digest}}", name)
 
 
+@pytest.mark.full("Podman, buildah and skopeo")
 def test_names_that_podman_knows(storage: Path, tmp_path: Path) -> None:
     digests = {go: build(f"localhost/one:{go}", go) for go in ("amd64", "arm64")}
     run("buildah", "manifest", "create", "localhost/one:all")
@@ -430,6 +441,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.full("Podman, buildah and skopeo")
 @pytest.mark.parametrize("runtime", ["apptainer", "podman", "none"])
 def test_names_that_a_registry_knows(storage: Path, registry: str, tmp_path: Path, runtime: str) -> None:
     _, digests = two(tmp_path / "served")
@@ -445,6 +457,7 @@ def test_names_that_a_registry_knows(storage: Path, registry: str, tmp_path: Pat
     assert found.reference == f"{prefix}{registry}/team/image@{digests[OTHER]}"
 
 
+@pytest.mark.full("Podman, buildah and skopeo")
 def test_a_registry_with_one_image(storage: Path, registry: str, tmp_path: Path) -> None:
     layout = Layout(tmp_path / "served")
     digest = layout.image(oci.GO_NAMES[OTHER])
@@ -456,6 +469,7 @@ def test_a_registry_with_one_image(storage: Path, registry: str, tmp_path: Path)
     assert found.digest == digest
 
 
+@pytest.mark.full("Podman, buildah and skopeo")
 def test_a_name_that_nobody_knows(storage: Path, registry: str) -> None:
     found = look_at_image(place(f"{registry}/none:latest"))
     assert found is not None
@@ -471,7 +485,7 @@ def test_answers_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert image_ask.ask(["yes"]).text is None
     assert image_ask.ask(["sleep", "100"], limit_s=0.1).text is None
     assert image_ask.ask(["/nowhere"]).why == "/nowhere: No such file or directory"
-    answer = image_ask.ask(["sh", "-c", "printf 'one\\n\\033[31mtwo' >&2; exit 3"])
+    answer = image_ask.ask(["sh", "-c", "printf 'one\\n\\033[31mtwo' >&2; exit 3"], limit_s=HANG_S)
     assert (answer.text, answer.why) == (None, "\\x1b[31mtwo")
 
 
@@ -571,7 +585,7 @@ def boxed(tmp_path: Path, storage: Path) -> Callable[..., list[str]]:
         (folder / part).mkdir(parents=True)
     mounts = [Mount(source=f"/{part}") for part in ("usr", "bin", "lib", "lib64") if Path(f"/{part}").exists()]
     options = ("--runtime=runc", "--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096", "--network=none")
-    where = place(str(root), mounts=tuple(mounts), options=options)
+    where = place(str(root), mounts=tuple(mounts), options=(*options, f"--timeout={round(HANG_S)}"))
 
     def command(*words: str, names: Sequence[str] = ()) -> list[str]:
         return ["bash", "-c", "exec " + line([*run_words(plan_for(where, str(root)), folder, names), *words])]
@@ -600,8 +614,9 @@ def test_podman_for_real(tmp_path: Path, boxed: Callable[..., list[str]], monkey
 
 
 # Says that it runs, and for ever does; on the order to end it says that, too.
-ENDLESS = """
-trap 'echo told > runs/told; exit 5' TERM
+TOLD = 5
+ENDLESS = f"""
+trap 'echo told > runs/told; exit {TOLD}' TERM
 echo $$ > runs/begun
 while :; do sleep 0.1; done
 """
@@ -618,27 +633,34 @@ def living(word: str) -> list[str]:
     return found
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_container_ends_with_its_starter(
-    tmp_path: Path, boxed: Callable[..., list[str]], number: signal.Signals
-) -> None:
-    runs, mark = tmp_path / "it's a $(folder)/runs", f"mark-{tmp_path.name}-{os.getpid()}"
+def start_and_end(boxed: Callable[..., list[str]], runs: Path, number: signal.Signals) -> int:
+    """Start something endless in a container, and send a signal to its starter; how that has ended."""
+    mark = f"mark-{runs.parents[1].name}-{os.getpid()}"
     starter = subprocess.Popen(boxed("/bin/sh", "-c", ENDLESS, mark), stdin=subprocess.DEVNULL)
-    wait_until(lambda: (runs / "begun").exists() and len(living(mark)) > 1)
+    until(lambda: (runs / "begun").exists() and len(living(mark)) > 1, "its start")
     starter.send_signal(number)
-    code = starter.wait(30)
-    wait_until(lambda: not living(mark))
-    if number == signal.SIGKILL:
-        assert code == -signal.SIGKILL
+    code = starter.wait(HANG_S)
+    until(lambda: not living(mark), "its end")
+    return code
+
+
+@pytest.mark.full("the moment from which Podman hands orders on cannot be seen")
+def test_a_container_is_told_to_end(tmp_path: Path, boxed: Callable[..., list[str]]) -> None:
+    runs = tmp_path / "it's a $(folder)/runs"
+    codes = []
     # An order that comes before Podman hands orders on ends Podman alone: then the lifeline ends what runs, untold.
-    assert (runs / "told").exists() == (code == 5)
+    while not codes or (codes[-1] != TOLD and len(codes) < 10):
+        (runs / "begun").unlink(missing_ok=True)
+        codes.append(start_and_end(boxed, runs, signal.SIGTERM))
+        assert (runs / "told").exists() == (codes[-1] == TOLD), codes
+    assert codes[-1] == TOLD, codes
+
+
+@pytest.mark.full("ends containers while they start")
+def test_a_container_ends_with_its_starter(tmp_path: Path, boxed: Callable[..., list[str]]) -> None:
+    runs = tmp_path / "it's a $(folder)/runs"
+    assert start_and_end(boxed, runs, signal.SIGKILL) == -signal.SIGKILL
+    assert not (runs / "told").exists(), "nobody could tell it"
 
 
 STAND_IN = """#!/bin/bash
@@ -715,8 +737,10 @@ def test_devices_that_the_container_is_not_given(tmp_path: Path) -> None:
      ("docker", "gpu", False, "wrong"), ("apptainer", "gpu", False, None)],
 )  # fmt: skip
 def test_two_jobs_that_would_share_a_device(
-    runtime: str, gpus: str | None, *, exclusive: bool, verdict: str | None
+    monkeypatch: pytest.MonkeyPatch, runtime: str, gpus: str | None, *, exclusive: bool, verdict: str | None
 ) -> None:
+    # No program that would ask a registry for the image.
+    monkeypatch.setenv("PATH", "")
     pool = Pool(architecture=OWN, devices_per_node=2, gpus=gpus, exclusive=exclusive)  # type: ignore[arg-type]
     container = Container(runtime=runtime, images={OWN: "x"}, devices="nvidia")  # type: ignore[arg-type,dict-item]
     site = Site(name="site", scheduler="slurm", pools={"nodes": pool}, container=container)

@@ -7,9 +7,11 @@ import platform
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 import rootfs
+from conftest import HANG_S
 from steelyard.derive.record import derive
 from steelyard.inputs.site import Container, Mount, Place, Pool, Site
 from steelyard.inputs.study import expand, load_study
@@ -17,15 +19,12 @@ from steelyard.launch.plan import make_campaign
 from steelyard.launch.slurm.scheduler import Slurm
 from steelyard.results.store import ResultFolder
 
-if TYPE_CHECKING:
-    import pytest
-
 PROGRAMS = Path(rootfs.__file__).parent / "programs"
 STUDY = """
 name = "inside"
 repeats = 1
 [run]
-time_limit_s = 120
+time_limit_s = 300
 ranks = 2
 [run.program]
 command = "python3 -m torch.distributed.run --standalone plain.py --batch {batch} --steps 20"
@@ -33,6 +32,7 @@ parameters.batch = 8
 """
 
 
+@pytest.mark.full("a root file system, which debootstrap downloads")
 def test_a_program_in_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = rootfs.make(rootfs.default_cache())
     home = tmp_path / "home"
@@ -55,7 +55,7 @@ def test_a_program_in_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert campaign is not None
     job = campaign.job_folder(campaign.plan.jobs[0])
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-    subprocess.run(["bash", str(job / "job.sh"), "0"], env=variables, check=True, timeout=100)
+    subprocess.run(["bash", str(job / "job.sh"), "0"], env=variables, check=True, timeout=2 * HANG_S)
     raw = campaign.raw(study.runs[0].run_id)
     record = derive(raw)
     log = (raw / "worker.log").read_text(encoding="utf-8")

@@ -9,7 +9,6 @@ import math
 import os
 import random
 import re
-import shutil
 import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -641,7 +640,7 @@ def test_what_does_not_fit_is_in_the_appendix(folder: ResultFolder) -> None:
     assert all(wrong in part.findings for part in shown)
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no TeX")
+@pytest.mark.full("needs TeX")
 def test_tex_sets_the_section_within_its_limit(folder: ResultFolder, tmp_path: Path) -> None:
     written = write_pack(packed(folder, 4, "nhr-zib"), tmp_path / "pack", pdf=True)
     assert written.pack.pages is not None

@@ -20,9 +20,9 @@ from steelyard.launch.kubernetes.copies import Copy
 from steelyard.launch.kubernetes.logs import Arrived, PodLog, _choose_attempt, _is_complete
 from steelyard.launch.kubernetes.store import Key, SignedRequest, presign, sign
 from steelyard.worker import pod as pod_entry
-from test_kubernetes import collected, look, make_campaign, make_site, platform, send, shape, sim, terminated
+from test_kubernetes import collected, look, make_campaign, make_site, patient, platform, send, shape, sim, terminated
 
-__all__ = ["platform"]
+__all__ = ["patient", "platform"]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kubernetes.md"
 ON_A_CLAIM = ("none", "pod deleted", "TTL", "node lost", "log rotated", "pod deleted, second pod")
@@ -105,15 +105,15 @@ def test_an_address_allows_one_thing(tmp_path: Path) -> None:
     def signed(method: str, address: str) -> bool:
         return store.is_signed(method, address.partition(host)[2], host)
 
-    address = presign("PUT", f"{store.url}/a", KEY, "us-east-1", now, 60)
+    address = presign("PUT", f"{store.url}/a", KEY, "us-east-1", now, 600)
     try:
         assert signed("PUT", address)
         assert not signed("GET", address)
         assert not signed("PUT", address.replace("/a?", "/b?"))
-        assert not signed("PUT", address.replace("Expires=60", "Expires=600"))
-        assert not signed("PUT", presign("PUT", f"{store.url}/a", KEY, "us-east-1", now - dt.timedelta(hours=1), 60))
+        assert not signed("PUT", address.replace("Expires=600", "Expires=6000"))
+        assert not signed("PUT", presign("PUT", f"{store.url}/a", KEY, "us-east-1", now - dt.timedelta(hours=1), 600))
         other = Key(KEY.name, "another")
-        assert not signed("PUT", presign("PUT", f"{store.url}/a", other, "us-east-1", now, 60))
+        assert not signed("PUT", presign("PUT", f"{store.url}/a", other, "us-east-1", now, 600))
         parcel = tmp_path / "parcel"
         parcel.write_bytes(b"results")
         assert pod_entry.Store([address]).keep(0, "", parcel, lambda: False)

@@ -1,6 +1,6 @@
 """A run on the oldest Python, numpy and, where it is installed, torch that the measured side supports.
 
-Started by .ci/full, not by pytest.
+Started by .ci/run without torch and by .ci/full with it, not by pytest.
 """
 
 import importlib.util

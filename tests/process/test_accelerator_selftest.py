@@ -6,7 +6,9 @@ import getpass
 import json
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from steelyard.cli.main import main
 from steelyard.contracts.accelerator import AcceleratorReport
@@ -14,9 +16,6 @@ from steelyard.contracts.base import from_json_object
 from steelyard.contracts.sim import SimTruth, State
 from steelyard.selftest import accelerator
 from steelyard.selftest.accelerator import NodeRuns
-
-if TYPE_CHECKING:
-    import pytest
 
 CPU = {"family": "cpu", "index": 0, "name": "x86_64", "memory_bytes": None, "architecture": None, "fault": None}
 SIM: dict[str, Any] = {"workload": "sim"}
@@ -41,6 +40,7 @@ def test_without_an_accelerator(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full("takes 20 s: an all-reduce of two real processes")
 def test_the_whole_with_the_cpu_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Real runs on a machine that other processes keep busy."""
+"""Real runs on a machine that other processes keep busy: the answers are shares of its time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.full("shares of processor time")
 CPUS = len(os.sched_getaffinity(0))
 
 

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import make_spec, write_study
+from conftest import HANG_S, make_spec, write_study
 from steelyard.cli.main import main
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import LEASE_FILE, SPEC_FILE, Scheduled
@@ -157,7 +157,7 @@ def start(campaign: Campaign, job: int = 0, task: int = 0) -> subprocess.Complet
     script = campaign.path / "jobs" / f"{job:03d}" / "job.sh"
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     command = ["bash", str(script), str(task)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=variables, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=variables, timeout=HANG_S)
 
 
 def records(folder: ResultFolder) -> dict[str, RunRecord]:
@@ -258,8 +258,11 @@ def test_a_cell_that_was_measured_here_sets_its_own_limit(folder: ResultFolder, 
     look(folder, "s", hand)
     (record,) = records(folder).values()
     assert record.status.code == "completed", record.status
-    assert record.launch is not None
-    assert record.launch.wall_s < 40
+    # As if it had taken this long.
+    path = folder.path / "runs" / "s" / record.run_id / "record.json"
+    content = json.loads(path.read_text())
+    content["launch"]["wall_s"] = 9.0
+    path.write_text(json.dumps(content))
     second = plan(folder, study(repeats=2, **few), hand)
     assert [job.shape.run_limit_s for job in second.plan.jobs] == [60]
     # What was measured at another place says nothing of this one.
@@ -520,7 +523,7 @@ def test_several_that_take_over_from_a_dead_one(folder: ResultFolder) -> None:
     others = [context.Process(target=_hold, args=(folder.path, 50, told)) for _ in range(3)]
     for other in others:
         other.start()
-    assert [told.get(timeout=60) for _ in others] == [50, 50, 50]
+    assert [told.get(timeout=HANG_S) for _ in others] == [50, 50, 50]
     for other in others:
         other.join()
         assert other.exitcode == 0
@@ -803,7 +806,7 @@ def _collect_at_once(path: Path, told: Any) -> None:
 
 
 def test_several_collectors_at_once(folder: ResultFolder, hand: Hand) -> None:
-    expansion = study(repeats=300)
+    expansion = study(repeats=90)
     made = sent(folder, expansion, hand)
     for task in range(len(made.plan.jobs[0].tasks)):
         start(made, task=task)
@@ -812,11 +815,11 @@ def test_several_collectors_at_once(folder: ResultFolder, hand: Hand) -> None:
     others = [context.Process(target=_collect_at_once, args=(folder.path, told)) for _ in range(3)]
     for other in others:
         other.start()
-    said = [told.get(timeout=120) for _ in others]
+    said = [told.get(timeout=HANG_S) for _ in others]
     for other in others:
         other.join()
     assert [problems for _, problems in said] == [[], [], []]
-    assert sum(count for count, _ in said) == 300
+    assert sum(count for count, _ in said) == 90
     found = records(folder)
     assert set(found) == {spec.run_id for spec in expansion.runs}
     assert not (folder.path / "superseded").exists()

@@ -8,11 +8,11 @@ import pty
 import select
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
+from conftest import HANG_S, until
 from steelyard.cli.exit_codes import DONE, FAILED, INTERRUPTED, INVALID, MEANINGS
 from steelyard.cli.main import VERBS, main
 from steelyard.cli.verb import make_parser
@@ -352,15 +352,12 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 def test_interrupted_is_130(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "steelyard.cli.main", "run", "sim", "--json", "--set", "sim.wall_s_per_s=1"]
-    running = subprocess.Popen(
-        [*command, "--min-seconds", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 30
-    while not list(tmp_path.rglob("spec.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    slow = ["--set", "sim.wall_s_per_s=1", "--min-seconds", "1000", "--max-seconds", "1000"]
+    command = [sys.executable, "-m", "steelyard.cli.main", "run", "sim", "--json", *slow]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(lambda: list(tmp_path.rglob("spec.json")))
     running.terminate()
-    out, said = running.communicate(timeout=30)
+    out, said = running.communicate(timeout=HANG_S)
     assert running.returncode == INTERRUPTED
     assert json.loads(out)["error"]["exit_code"] == INTERRUPTED
     assert "interrupted; finished runs are kept" in said
@@ -385,7 +382,9 @@ complete --do-complete 'steelyard run sim --precision bf'
 """
 
 
-@pytest.mark.parametrize(("shell", "script"), [("bash", BASH), ("fish", FISH)])
+@pytest.mark.parametrize(
+    ("shell", "script"), [("bash", BASH), pytest.param("fish", FISH, marks=pytest.mark.full("needs fish"))]
+)
 def test_a_shell_completes_verbs_options_and_values(
     shell: str, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -397,6 +396,7 @@ def test_a_shell_completes_verbs_options_and_values(
         assert word in done.stdout, done.stdout
 
 
+@pytest.mark.full("needs zsh")
 def test_zsh_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a real terminal: zsh completes nowhere else."""
     assert main(["completion", "zsh"]) == 0
@@ -411,11 +411,9 @@ def test_zsh_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         for typed, expected in ((b"", "> "), (b"steelyard sel\t", "steelyard selftest"), (b"--qui\t", "--quick"),
                                 (b"\x15steelyard run --precis\t", "--precision")):  # fmt: skip
             os.write(master, typed)
-            deadline = time.monotonic() + 20
-            while expected not in seen and time.monotonic() < deadline:
-                if select.select([master], [], [], 0.2)[0]:
-                    seen += os.read(master, 4096).decode(errors="replace")
-            assert expected in seen, seen
+            while expected not in seen:
+                assert select.select([master], [], [], HANG_S)[0], seen
+                seen += os.read(master, 4096).decode(errors="replace")
     finally:
         shell.kill()
         shell.wait()

@@ -375,7 +375,6 @@ def test_the_probe_without_torch(tmp_path: Path) -> None:
 
 
 def test_the_probe_with_torch() -> None:
-    pytest.importorskip("torch")
     found = run_probe()
     assert found["error"] is None
     assert found["facts"]["torch.version"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from conftest import HANG_S
 from foreign_cases import change, evil_script, forge_manifest, forge_search, put, set_in
 from foreign_folder import VERBS, Genuine, make
 from foreign_places import git_case
@@ -55,7 +56,7 @@ def command(genuine: Genuine, *words: str, **variables: str) -> subprocess.Compl
     line = [sys.executable, "-m", "steelyard.cli.main", *words, "--results", str(genuine.sandbox.results)]
     given = {**genuine.sandbox.variables, **variables}
     return subprocess.run(
-        line, env=given, cwd=genuine.sandbox.work, capture_output=True, text=True, check=False, timeout=60
+        line, env=given, cwd=genuine.sandbox.work, capture_output=True, text=True, check=False, timeout=HANG_S
     )
 
 
@@ -178,7 +179,7 @@ def test_spaces_before_dots_do_not_take_the_memory(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 
     line = [sys.executable, "-m", "steelyard.cli.main", "study", str(file), "--dry-run"]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=30, preexec_fn=limit)
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=HANG_S, preexec_fn=limit)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr[-500:]
 
 

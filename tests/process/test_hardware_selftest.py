@@ -156,6 +156,7 @@ RISING = ((0.0, 100.0), (40.0, 500.0))
 QUICK: dict[str, Any] = {"tick_s": 0.02, "sensor_s": (0.02, 0.02, 0.02), "limit_w": 700.0}
 
 
+@pytest.mark.full("readings over a few real seconds")
 def test_a_sound_device_through_the_real_binding(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_sound_device_through_the_real_binding(
     assert found.shared["load"] == {"workload": "sim", "status": "completed"}
 
 
+@pytest.mark.full("readings over a few real seconds")
 def test_a_falling_power_and_a_low_limit_are_found(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +219,7 @@ def test_a_machine_without_sensors_has_nothing_to_test(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full("readings over a few real seconds")
 def test_counters_in_files_below_another_root(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A counter that stands still is not worth its readings, and says so."""
     zone = tmp_path / "sys/class/powercap/intel-rapl:0"

@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from conftest import make_spec
+from conftest import HANG_S, make_spec, until
 from steelyard.contracts.sim import SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.errors import InputError
@@ -53,10 +52,8 @@ def test_a_run_and_its_place(tmp_path: Path) -> None:
 
 
 def test_the_time_limit(tmp_path: Path) -> None:
-    begin_s = time.monotonic()
     record = make_run(folder_in(tmp_path), slow_spec(time_limit_s=1.0), LocalLauncher(), lambda _: None)
     assert record.status.code == "time_limit"
-    assert time.monotonic() - begin_s < 60
     assert list((tmp_path / ".scratch").iterdir()) == []
 
 
@@ -117,14 +114,12 @@ def test_no_worker_outlives_its_launcher(tmp_path: Path, number: signal.Signals,
     command = [sys.executable, "-m", "steelyard.cli.main", "run", "sim", "--results", str(tmp_path)]
     command += ["--set", "sim.wall_s_per_s=1", "--min-steps", "100000"]
     launcher = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    while not list(tmp_path.glob(f".scratch/*/{RAW}/progress.json")):
-        assert launcher.poll() is None
+    until(lambda: list(tmp_path.glob(f".scratch/*/{RAW}/progress.json")) or launcher.poll() is not None)
+    assert launcher.poll() is None
     assert workers_in(tmp_path)
     launcher.send_signal(number)
-    assert launcher.wait(60) == code
-    deadline_s = time.monotonic() + 5
-    while workers_in(tmp_path):
-        assert time.monotonic() < deadline_s
+    assert launcher.wait(HANG_S) == code
+    until(lambda: not workers_in(tmp_path))
     assert list(ResultFolder(tmp_path).records()) == []
     if number != signal.SIGKILL:
         assert list((tmp_path / ".scratch").iterdir()) == []

@@ -9,6 +9,7 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import duckdb
 import pytest
 
 import steelyard
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.spec import RunSpec
 
-duckdb = pytest.importorskip("duckdb")
 COUNTS = "select count(*), count(distinct run_id) from runs"
 
 
@@ -158,8 +158,5 @@ def test_python_gets_the_same_as_relations(results: Path) -> None:
         assert len(opened.runs.fetchall()) == 7
         with pytest.raises(InputError, match="one SELECT"):
             opened.query("create table x as select 1")
-        pytest.importorskip("pandas")
-        assert sorted(opened.runs.df()["run_id"]) == [f"r{number}" for number in range(7)]
-        pytest.importorskip("pyarrow")
-        assert opened.findings.to_arrow_table().num_columns == 7
+        assert len(opened.findings.columns) == 7
     assert query.MAX_RECORD_BYTES == validate.MAX_RECORD_BYTES

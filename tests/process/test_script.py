@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import injection_cases as injection
+from conftest import HANG_S, until
+from ports import port_block
 from steelyard.contracts.observe import LEASE_FILE, SPEC_FILE, WORKER_LOG, read_events
 from steelyard.errors import DamagedDataError, InputError
 from steelyard.inputs.site import Pool, Site
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.spec import RunSpec
 
-PATIENCE_S = 60.0
 SHORT = {"min_steps": 20, "max_steps": 20, "min_seconds": 0.0}
 
 
@@ -62,7 +62,7 @@ def make_campaign(
     """A campaign on disk as it would be sent, but with this machine's own code."""
     pools = {"p": Pool(architecture="x86_64", devices_per_node=2, **(pool or {}))}
     whole = Site(name="site", scheduler="slurm", pools=pools, **(site or {}))
-    usual = {"nodes": 1, "processes_per_node": 1, "devices_per_node": 0, "threads": 1, "run_limit_s": 60}
+    usual = {"nodes": 1, "processes_per_node": 1, "devices_per_node": 0, "threads": 1, "run_limit_s": int(HANG_S)}
     job = JobArray(
         number=0, name="sy-test-000", kind=kind, shape=RunShape(**(usual | shape)), task_limit_s=task_limit_s,
         tasks=tuple(tuple(spec.run_id for spec in task) for task in tasks),
@@ -95,7 +95,7 @@ def variables_of_nobody() -> dict[str, str]:
 def by_hand(campaign: Campaign, job: JobArray, task: str = "0") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", campaign.job_folder(job) / "job.sh", task], env=variables_of_nobody(), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        capture_output=True, text=True, check=False, timeout=HANG_S,
     )  # fmt: skip
 
 
@@ -106,10 +106,7 @@ def statuses(raw: Path) -> list[str]:
 
 
 def wait_for(path: Path) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not path.exists():
-        assert time.monotonic() < deadline_s, f"{path} never came"
-        time.sleep(0.02)
+    until(path.exists, str(path))
 
 
 # -- quoting
@@ -121,7 +118,7 @@ def test_a_quoted_word_is_that_word(words: list[str]) -> None:
     given_words = [word.replace("\0", "") for word in words]
     script_text = f"printf '%s\\0' x {line(given_words)}\n"
     assert "\n" not in script_text[:-1]  # one value never becomes a line of its own
-    done = subprocess.run(["bash"], input=script_text.encode(), stdout=subprocess.PIPE, check=True, timeout=PATIENCE_S)
+    done = subprocess.run(["bash"], input=script_text.encode(), stdout=subprocess.PIPE, check=True, timeout=HANG_S)
     assert [os.fsdecode(word) for word in done.stdout.split(b"\0")[1:-1]] == given_words
 
 
@@ -212,7 +209,7 @@ def test_a_task_by_hand_makes_its_runs_once(tmp_path: Path, kind: JobKind) -> No
     assert done.returncode == 0, done.stderr
     lines = list(read_done(campaign.done_file(job, 1)))
     assert [entry.run_id for entry in lines] == [spec.run_id for spec in specs[2:]]
-    assert all(entry.exit_code == 0 and 0 < entry.ended_unix_s - entry.began_unix_s < PATIENCE_S for entry in lines)
+    assert all(entry.exit_code == 0 and 0 < entry.ended_unix_s - entry.began_unix_s < HANG_S for entry in lines)
     for spec in specs[2:]:
         raw = campaign.raw(spec.run_id)
         assert statuses(raw) == ["completed"]
@@ -234,7 +231,7 @@ def test_two_that_do_the_same_task_share_its_runs(tmp_path: Path, kind: JobKind)
     campaign, job = make_campaign(tmp_path / "c", [specs], kind)
     words = ["bash", str(campaign.job_folder(job) / "job.sh"), "0"]
     both = [subprocess.Popen(words, env=variables_of_nobody(), stdout=subprocess.DEVNULL) for _ in range(2)]
-    assert [process.wait(PATIENCE_S) for process in both] == [0, 0]
+    assert [process.wait(HANG_S) for process in both] == [0, 0]
     made = [entry.run_id for entry in read_done(campaign.done_file(job, 0))]
     assert sorted(made) == sorted(spec.run_id for spec in specs)
     assert all(statuses(campaign.raw(spec.run_id)) == ["completed"] for spec in specs)
@@ -261,6 +258,15 @@ def test_a_run_that_fails_is_told_and_the_next_is_made(tmp_path: Path) -> None:
 
 
 def test_the_time_limit_of_a_run(tmp_path: Path) -> None:
+    (slow,) = runs_of(1)
+    slow = dataclasses.replace(slow, sim=dataclasses.replace(slow.sim, wall_s_per_s=1000.0))
+    campaign, job = make_campaign(tmp_path / "c", [(slow,)], run_limit_s=1)
+    assert by_hand(campaign, job).returncode == 0
+    assert [entry.exit_code for entry in read_done(campaign.done_file(job, 0))] == [LIMIT_HIT]
+
+
+@pytest.mark.full("the second run must be made within the limit that the first one hits")
+def test_the_next_run_after_a_time_limit(tmp_path: Path) -> None:
     slow, quick = runs_of(2)
     slow = dataclasses.replace(slow, sim=dataclasses.replace(slow.sim, wall_s_per_s=1000.0))
     campaign, job = make_campaign(tmp_path / "c", [(slow, quick)], run_limit_s=8)
@@ -321,7 +327,7 @@ def test_a_task_that_is_told_to_end_says_nothing_that_is_not_so(
     progress = campaign.raw(second.run_id) / "events-00000.jsonl"
     wait_for(progress)
     process.send_signal(number)
-    assert process.wait(PATIENCE_S) == 143
+    assert process.wait(HANG_S) == 143
     assert [entry.run_id for entry in read_done(campaign.done_file(job, 0))] == [first.run_id]
     assert statuses(campaign.raw(first.run_id)) == ["completed"]
     assert statuses(campaign.raw(second.run_id)) == ["cancelled"]
@@ -390,21 +396,17 @@ def test_one_task_a_process_takes_its_rank_from_slurm(tmp_path: Path) -> None:
     site = {"environment": {"GLOO_SOCKET_IFNAME": "lo"}}
     campaign, job = make_campaign(tmp_path / "c", [specs], processes_per_node=2, pool={"start": "tasks"}, site=site)
     raw = campaign.raw(specs[0].run_id)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     step = {"SLURM_NODEID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "5", "SLURM_STEP_TASKS_PER_NODE": "2"}
-    step |= {script.MEETING_HOST: "127.0.0.1", script.MEETING_PORT: str(port), "RANK": "7"}
-    log = (tmp_path / "log").open("wb")
-    both = [
-        subprocess.Popen(
-            ["bash", str(campaign.job_folder(job) / "node.sh"), str(raw)], stdout=log, stderr=log,
-            env=variables_of_nobody() | step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    codes = [process.wait(PATIENCE_S) for process in both]
-    log.close()
+    with port_block() as ports, (tmp_path / "log").open("wb") as log:
+        step |= {script.MEETING_HOST: "127.0.0.1", script.MEETING_PORT: str(ports[0]), "RANK": "7"}
+        both = [
+            subprocess.Popen(
+                ["bash", str(campaign.job_folder(job) / "node.sh"), str(raw)], stdout=log, stderr=log,
+                env=variables_of_nobody() | step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+            )
+            for rank in range(2)
+        ]  # fmt: skip
+        codes = [process.wait(HANG_S) for process in both]
     assert codes == [0, 0], (tmp_path / "log").read_text()
     assert statuses(raw) == ["completed", "completed"]
 
@@ -474,7 +476,7 @@ def test_the_worker_names_what_it_lacks(tmp_path: Path) -> None:
     (tmp_path / "tasks").write_text("a\n")
     words = [sys.executable, "-m", "steelyard.worker"]
     for more in ([], ["--task", str(tmp_path / "tasks"), "3"]):
-        done = subprocess.run([*words, *more], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        done = subprocess.run([*words, *more], capture_output=True, text=True, check=False, timeout=HANG_S)
         assert done.returncode != 0
         assert "task" in done.stderr
         assert "Traceback" not in done.stderr

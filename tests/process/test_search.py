@@ -255,6 +255,7 @@ def own_study(tmp_path: Path, error: str) -> Path:
     return file
 
 
+@pytest.mark.full("takes 20 s: every try starts torch")
 def test_memory_that_torch_says_is_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import fcntl
 import io
@@ -15,14 +16,13 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from conftest import make_spec
+from conftest import HANG_S, make_spec, until
 from steelyard.cli.main import main
 from steelyard.contracts.observe import PROGRESS_FILE, Status, StatusCode
 from steelyard.contracts.record import Finding
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-WAIT_S = 60.0
+UNFINISHED = re.compile(r"\x1b(?:\[[?0-9;]*)?\Z")
 
 
 # -- a terminal
@@ -79,9 +79,14 @@ class Terminal:
         """How often a line ran over the edge."""
         self.cursor = True
         """Whether the cursor is visible."""
+        self._unfinished = ""
 
     def feed(self, text: str) -> None:
-        """Do what a terminal does with this text."""
+        """Do what a terminal does with this text; an escape sequence at its end may be continued by the next."""
+        text = self._unfinished + text
+        unfinished = UNFINISHED.search(text)
+        end = unfinished.start() if unfinished else len(text)
+        text, self._unfinished = text[:end], text[end:]
         at = 0
         while at < len(text):
             character = text[at]
@@ -151,6 +156,7 @@ class Pseudo:
         self._size(columns, rows)
         self.stream = io.TextIOWrapper(io.FileIO(self.slave, "w", closefd=False), encoding, write_through=True)
         self.raw = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def _size(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -169,7 +175,7 @@ class Pseudo:
             except OSError:  # the other side has gone
                 break
             self.raw += found
-            self.terminal.feed(found.decode())
+            self.terminal.feed(self._decoder.decode(found))
         return self.terminal.text
 
     def close(self) -> None:
@@ -842,9 +848,14 @@ def start(there: Pseudo, folder: Path, pace: float, *, shell: bool = False) -> s
 
 
 def see_until(there: Pseudo, words: str) -> str:
-    deadline_s = time.monotonic() + WAIT_S
-    while words not in (text := there.see(0.05)):
-        assert time.monotonic() < deadline_s, text
+    text = ""
+
+    def seen() -> bool:
+        nonlocal text
+        text = there.see(0.05)
+        return words in text
+
+    until(seen, words)
     return text
 
 
@@ -853,7 +864,7 @@ def test_a_real_study_on_a_terminal(columns: int, tmp_path: Path) -> None:
     there = Pseudo(columns, 24)
     process = start(there, tmp_path, 0.0)
     see_until(there, "did not complete")
-    assert process.wait(WAIT_S) == 1
+    assert process.wait(HANG_S) == 1
     text = there.see(0.1)
     assert "runs done" not in text
     assert "batch=128" in text
@@ -873,7 +884,7 @@ def test_an_interrupted_study_leaves_the_terminal_clean(how: str, tmp_path: Path
         os.write(there.master, b"\x03")
     else:
         process.send_signal(signal.SIGTERM)
-    assert process.wait(WAIT_S) == 130
+    assert process.wait(HANG_S) == 130
     lines = there.see(0.1).splitlines()
     assert lines[-1] == "interrupted; finished runs are kept, the same command continues a study"
     assert not any("running" in line or "^C" in line for line in lines)
@@ -893,7 +904,7 @@ def test_a_stopped_study_gives_the_terminal_to_the_shell(tmp_path: Path) -> None
     process.send_signal(signal.SIGCONT)
     see_until(there, "> 1 running")
     process.terminate()
-    assert process.wait(WAIT_S) == 130
+    assert process.wait(HANG_S) == 130
     there.close()
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conftest import HANG_S
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -32,7 +34,9 @@ def python(text: str) -> list[str]:
 
 
 def wrapped(folder: Path, words: list[str], *options: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*command(folder, *options), *words], capture_output=True, check=False, timeout=60, **more)
+    return subprocess.run(
+        [*command(folder, *options), *words], capture_output=True, check=False, timeout=HANG_S, **more
+    )
 
 
 def raw_of(folder: Path) -> Path:
@@ -51,13 +55,13 @@ def status_of(folder: Path) -> str:
 
 
 def is_gone(number: int) -> bool:
-    """Whether a process ends within a few seconds."""
+    """Whether a process ends."""
     try:
         handle = os.pidfd_open(number)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([handle], [], [], 10.0)[0])
+        return bool(select.select([handle], [], [], HANG_S)[0])
     finally:
         os.close(handle)
 
@@ -96,8 +100,7 @@ def test_what_was_measured_of_a_program_that_completes(tmp_path: Path) -> None:
     assert json.loads(done.stderr)["runs"][0]["status"]["code"] == "completed"
     end = end_of(tmp_path)
     assert (end["exit_code"], end["ended_by"], end["output_bytes"]) == (0, "itself", 0)
-    assert 0.2 <= end["cpu_s"] < 2.0
-    assert end["wall_s"] >= 0.2
+    assert 0.2 <= end["cpu_s"] <= end["wall_s"] + 0.05
     assert 200 << 20 < end["peak_rss_bytes"] < 300 << 20
     assert status_of(tmp_path) == "completed"
 
@@ -214,7 +217,7 @@ signal.pause()
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(number)
-        assert process.wait(30) == 9
+        assert process.wait(HANG_S) == 9
     assert end_of(tmp_path)["ended_by"] == "signal"
 
 
@@ -241,7 +244,6 @@ def test_what_a_program_leaves_behind(tmp_path: Path) -> None:
     done = wrapped(tmp_path, ["bash", "-c", shell], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (4, b"late\n")
     assert is_gone(int((tmp_path / "pid").read_text(encoding="utf-8")))
-    assert end_of(tmp_path)["wall_s"] < 4.0
 
 
 def test_a_reader_that_goes_ends_the_program_as_without_us(tmp_path: Path) -> None:
@@ -253,8 +255,8 @@ def test_a_reader_that_goes_ends_the_program_as_without_us(tmp_path: Path) -> No
 
 
 def test_the_time_limit(tmp_path: Path) -> None:
-    done = wrapped(tmp_path, ["sh", "-c", "echo begun; sleep 1000; echo end"], "--time-limit", "1")
-    assert (done.returncode, done.stdout) == (124, b"begun\n")
+    done = wrapped(tmp_path, ["sh", "-c", "sleep 1000; echo end"], "--time-limit", "1")
+    assert (done.returncode, done.stdout) == (124, b"")
     assert end_of(tmp_path)["ended_by"] == "time limit"
     assert status_of(tmp_path) == "time_limit"
 
@@ -311,9 +313,9 @@ def test_a_program_that_its_observer_has_ended_but_that_goes_on(tmp_path: Path) 
         "program": {"command": ["bash", "-c", GOES_ON], "max_steps": 5},
     }  # fmt: skip
     (tmp_path / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
-    hurry = "from steelyard.worker.wrap import program; program.STOP_S = program.KILL_S = 0.2"
+    hurry = "from steelyard.worker.wrap import program; program.STOP_S = 0.2; program.KILL_S = 3"
     start = f"import sys; {hurry}; from steelyard.worker.__main__ import main; sys.exit(main())"
-    done = subprocess.run([*python(start), str(tmp_path)], capture_output=True, check=False, timeout=60)
+    done = subprocess.run([*python(start), str(tmp_path)], capture_output=True, check=False, timeout=HANG_S)
     assert done.returncode == 128 + signal.SIGKILL
     # Its `sleep` is told, too.
     assert done.stdout.replace(b"Terminated\n", b"") == b"told\n"

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import HANG_S
 from steelyard import plugins
 from steelyard.cli.main import main
 from steelyard.errors import InputError
@@ -28,7 +29,14 @@ if TYPE_CHECKING:
 SHIPPED: dict[str, dict[str, Any]] = load()["workloads"]
 MODELS = [name for name, entry in SHIPPED.items() if entry["parameters"] is not None]
 # The rest is counted again by benchmarks/figures/catalogue.py.
-QUICK = ("tiny", "wideresnet28-10", "gpt", "autoencoder", "mobilenet-v3-small", "all-reduce", "sim")
+LONG = [pytest.mark.full("takes long: 10 to 20 s of counting")]
+QUICK = [
+    "tiny",
+    "autoencoder",
+    "all-reduce",
+    "sim",
+    *(pytest.param(name, marks=LONG) for name in ("wideresnet28-10", "gpt", "mobilenet-v3-small")),
+]
 
 
 def test_the_file_has_every_workload_and_nothing_else() -> None:
@@ -98,7 +106,7 @@ def test_a_grouped_convolution_trains_with_three_times_its_forward_pass(layer: n
     assert count(make, train=True).flops_per_sample == 2 * forward
 
 
-@pytest.mark.parametrize("size", ["1B", "8B", "70B"])
+@pytest.mark.parametrize("size", [pytest.param("1B", marks=LONG), "8B", pytest.param("70B", marks=LONG)])
 def test_llama_by_formula(size: str) -> None:
     make = partial(llama.build, size, sequence=64)
     closed = llama.closed_flops(llama.SIZES[size], 64)
@@ -202,8 +210,15 @@ def test_everything_about_one(name: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_other_options_are_counted_by_a_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["workloads", "tiny", "--model", "width=32", "--model", "depth=1"]) == 0
     assert f"{33 * 32 + 33 * 10:,}" in capsys.readouterr().out
+
+
+@pytest.mark.full("takes long: 6 s, another process that loads torch")
+def test_an_unknown_option_is_refused_by_the_process_that_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["workloads", "tiny", "--model", "wide=3"]) == 2
     assert "model.wide: unknown option; valid: width, depth" in capsys.readouterr().err
+
+
+def test_what_is_refused_without_counting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["workloads", "resnet51"]) == 2
     assert "did you mean resnet50?" in capsys.readouterr().err
     assert main(["workloads", "--model", "width=3"]) == 2
@@ -219,5 +234,5 @@ def test_a_process_without_an_answer_is_an_error_with_its_last_output(monkeypatc
 
 def test_the_verb_needs_no_torch() -> None:
     code = "import sys\nsys.modules['torch'] = None\nfrom steelyard.cli.main import main\nsys.exit(main(['workloads']))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=HANG_S)
     assert (done.returncode, "resnet50" in done.stdout) == (0, True), done.stderr

@@ -265,7 +265,7 @@ def test_a_single_wrong_result_among_many_is_found(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("number_format", "ranks", "period", "stride"),
     [
-        (torch.float32, 2_049, 8_191, 2),
+        pytest.param(torch.float32, 2_049, 8_191, 2, marks=pytest.mark.full("takes long: 5 s, sums of 2,049 ranks")),
         (torch.float16, 8, 251, 1),
         (torch.float16, 300, 251, 38),
         (torch.bfloat16, 8, 31, 1),
@@ -488,7 +488,13 @@ def test_bandwidths_follow_from_the_rate() -> None:
     assert ceiling_quantities(rate, ModelFacts(parameters=0, flops_per_sample=1.0, method="m")) == {}
 
 
-@pytest.mark.parametrize(("kind", "precision"), [("all-reduce", "bf16"), ("reduce-scatter", "fp16")])
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [
+        pytest.param("all-reduce", "bf16", marks=pytest.mark.full("takes long: 9 s, two more ranks")),
+        ("reduce-scatter", "fp16"),
+    ],
+)
 def test_short_formats_between_two_processes(
     kind: str, precision: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

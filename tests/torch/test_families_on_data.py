@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("torch_as_it_was")
 
+LONG = [pytest.mark.full("takes long: more than a minute of large models")]
 CASES = [
-    ("mobilenet-v3-small", "imagefolder", "top-1"),
-    ("efficientnet-b0", "food101", "top-1"),
-    ("timm", "webdataset", "top-1"),
+    pytest.param("mobilenet-v3-small", "imagefolder", "top-1", marks=LONG),
+    pytest.param("efficientnet-b0", "food101", "top-1", marks=LONG),
+    pytest.param("timm", "webdataset", "top-1", marks=LONG),
     ("wideresnet28-10", "cifar100", "top-1"),
-    ("resnet50", "cifar100", "top-1"),
+    pytest.param("resnet50", "cifar100", "top-1", marks=LONG),
     ("autoencoder", "mnist", "mse"),
-    ("fasterrcnn-r50-fpn", "coco", "mAP"),
-    ("deformable-detr-swin-l", "coco", "mAP"),
-    ("segformer-b4", "cityscapes", "mIoU"),
-    ("deeplabv3plus-r101", "cityscapes", "mIoU"),
+    pytest.param("fasterrcnn-r50-fpn", "coco", "mAP", marks=LONG),
+    pytest.param("deformable-detr-swin-l", "coco", "mAP", marks=LONG),
+    pytest.param("segformer-b4", "cityscapes", "mIoU", marks=LONG),
+    pytest.param("deeplabv3plus-r101", "cityscapes", "mIoU", marks=LONG),
     ("gpt", "tokens", "perplexity"),
     ("llama", "tokens", "perplexity"),
     ("bert-base", "squad", "F1"),

@@ -48,6 +48,7 @@ def test_the_largest_model_is_refused_before_anything_is_started(
     def never(*_: Any, **_named: Any) -> Any:
         raise AssertionError
 
+    monkeypatch.setattr(fits, "host_room", lambda: (64 * fits.GIB, "free on this node:"))
     monkeypatch.setattr(dist, "init_process_group", never)
     monkeypatch.setattr("steelyard.worker.engine.torch_job.TorchJob.build", never)
     status = simulate(make_spec(workload="gpt", model={"size": "175B"}, device="cpu")).status

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
     from steelyard.worker.workloads.bundle import ModelBundle
 
-MODELS = [name for name, entry in load()["workloads"].items() if "infer" in entry["modes"] and name != "sim"]
+QUICK = ("tiny", "autoencoder", "gpt", "llama", "mobilenet-v3-small", "vit-l-32", "wideresnet28-10")
+LONG = pytest.mark.full("takes long: half a minute of large models")
+MODELS = [
+    pytest.param(name, marks=[] if name in QUICK else [LONG])
+    for name, entry in load()["workloads"].items()
+    if "infer" in entry["modes"] and name != "sim"
+]
 SMALL_GPT = partial(gpt.build, "custom", sequence=16, vocabulary=101, layers=2, heads=4, width=32)
 SMALL: dict[str, Callable[[], ModelBundle]] = {
     "tiny": tiny.build,
@@ -47,7 +53,7 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[LONG] if name == "wideresnet" else []) for name in SMALL])
 def test_a_step_of_training_and_of_inference(name: str) -> None:
     torch.manual_seed(0)
     bundle = SMALL[name]()
@@ -227,6 +233,7 @@ def test_llama_makes_the_tokens_that_have_the_highest_scores() -> None:
     assert torch.equal(torch.cat(made, dim=1), tokens[:, 7:])
 
 
+@pytest.mark.full("takes long: 14 s of a detector")
 def test_a_detector_counts_the_same_with_values_and_without() -> None:
     """With all its regions; only counting works without values."""
     from torch.utils.flop_counter import FlopCounterMode
@@ -240,6 +247,7 @@ def test_a_detector_counts_the_same_with_values_and_without() -> None:
     assert count(make, train=True).flops_per_sample == counter.get_total_flops() / 2
 
 
+@pytest.mark.full("takes long: 4 s of a detector")
 def test_a_detector_ignores_the_padding() -> None:
     torch.manual_seed(0)
     bundle = detection.deformable_detr(classes=5, resolution=64, boxes=2, width=32, depth=2, layers=2, queries=10)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from program_cases import ALL, Case, Outcome, Program, run
+
+pytestmark = pytest.mark.full("takes long: 25 s; these programs are for the figures, and no part of the product runs")
 
 STEPS = 12
 

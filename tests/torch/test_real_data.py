@@ -15,11 +15,13 @@ import pytest
 import torch
 
 from conftest import make_spec
+from scripted_clock import TICK_S, script_the_clock
 from steelyard import plugins
 from steelyard.analysis.bound import forecast
 from steelyard.cli.main import main
+from steelyard.cli.options.run import LOAD_BUDGET
 from steelyard.contracts.observe import LossTrace
-from steelyard.contracts.record import Quantity
+from steelyard.contracts.record import Interval, Quantity
 from steelyard.contracts.spec import Budget, Data, Loader, Quality
 from steelyard.data.form import Extent, extent, shuffled
 from steelyard.errors import DamagedDataError, InputError
@@ -289,6 +291,24 @@ def test_a_run_says_which_data_it_read(place: Path) -> None:
     assert {phase["name"] for phase in record["phases"]} >= {"setup", "data", "compile", "steps"}
 
 
+def test_a_quality_that_is_reached_ends_the_training(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Any model reaches 0: the first evaluation ends the run, whatever was learnt."""
+    assert run("--batch", "20", "--epochs", "3", "--target", "0") == 0
+    (record,) = records(place)
+    assert (record["status"]["code"], record["stop"]["reason"]) == ("completed", "quality")
+    assert record["steps_seen"] == 16
+    (only,) = record["evaluations"]
+    assert (only["epoch"], only["samples"]) == (1, 80)
+    assert record["quantities"]["time_to_quality"]["value"] == only["at_s"]
+    assert record["quantities"]["epochs_to_quality"]["value"] == 1
+    # The evaluation is part of it.
+    assert only["at_s"] >= record["stop"]["seconds"] + only["seconds"]
+    assert "time to top-1 0:" in capsys.readouterr().out
+
+
+@pytest.mark.full(
+    "three trainings to 0.9: how many epochs they need, and whether they get there, is up to the processor"
+)
 def test_training_to_a_quality_ends_when_it_is_reached(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--batch", "20", "--epochs", "40", "--target", "0.9", "--repeats", "3") == 0
     found = records(place)
@@ -324,6 +344,7 @@ def test_a_quality_that_is_not_reached_is_a_status(place: Path, capsys: pytest.C
     assert "samples/s, 48 steps" in captured.err
 
 
+@pytest.mark.full("takes long: 12 s, two more ranks")
 def test_two_ranks_share_the_data_and_judge_together(place: Path) -> None:
     assert run("--batch", "10", "--epochs", "2", "--evaluate-every", "1", "--nproc", "2") == 0
     (record,) = records(place)
@@ -337,29 +358,98 @@ def test_two_ranks_that_do_not_converge_end_in_order(place: Path) -> None:
     assert run("--batch", "10", "--epochs", "1", "--target", "1.5", "--nproc", "2") == 1
     (record,) = records(place)
     assert record["status"]["code"] == "not_converged"
+    # Half of the samples on each rank.
+    assert (record["steps_seen"], [e["samples"] for e in record["evaluations"]]) == (16, [80])
     assert record["model"]["flops_per_sample"] > 0
     assert record["quantities"]["throughput_job"]["value"] > 0
 
 
-def test_the_pipeline_alone_runs_no_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    alone = ["--mode", "load", "--loader-workers", "0"]
-    assert run(*alone, "--batch", "20", "--max-steps", "40", "--min-steps", "40", "--min-seconds", "0") == 0
-    (record,) = (made for made in records(place) if made["spec"]["mode"] == "load")
-    assert record["model"]["flops_per_sample"] is None
-    assert "model_flops_utilisation" not in record["quantities"] or (
-        record["quantities"]["model_flops_utilisation"]["value"] is None
+def test_the_pipeline_alone_runs_no_model(
+    place: Path, simulate: Callable[[RunSpec], RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted, take = script_the_clock(monkeypatch), Feed.take
+
+    def slowly(feed: Feed) -> Any:
+        # A reading of the clock takes the ninth tick.
+        scripted.now_s += 8 * TICK_S
+        return take(feed)
+
+    def never(*_given: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Feed, "take", slowly)
+    data, budget = Data(format="cifar10", path=str(place / "c10")), Budget(min_steps=40, max_steps=40, min_seconds=0)
+    spec = make_spec(
+        workload="tiny", device="cpu", mode="load", batch=20, data=data, loader=Loader(place="host"), budget=budget
     )
-    assert record["quantities"]["input_wait_share"]["value"] > 0.9
-    assert record["loss"] is None
-    capsys.readouterr()
-    budget = ["--max-steps", "60", "--min-seconds", "0", "--batch", "20", "--threads", "1", "--device", "cpu"]
+    with torch.nn.modules.module.register_module_forward_hook(never):
+        record = simulate(spec)
+    assert (record.status.code, record.steps_seen, record.loss) == ("completed", 40, None), record.status
+    assert record.model is not None
+    assert record.model.flops_per_sample is None
+    assert record.quantities["model_flops_utilisation"].value is None
+    # A step is the wait for its data, and the reading at its end.
+    assert record.quantities["input_wait_share"].value == pytest.approx(0.9)
+    assert record.quantities["throughput_job"].value == pytest.approx(20 / (10 * TICK_S))
+
+
+@pytest.mark.full("takes long: three runs, 20 s")
+def test_pipelines_next_to_their_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rates are real, and differ from run to run; the forecasts must follow from them."""
+    budget = ["--max-steps", "60", "--min-seconds", "0", "--batch", "20", "--json"]
     # Epochs and a quality target are for training, not for a rate.
     training = ["--epochs", "2", "--target", "0.9"]
-    load = ["--mode", "load", "--loader-workers", "0,1"]
-    assert main(["run", "./my.py:build", "--data", "cifar10:c10", *load, *budget, *training]) == 0
-    out = capsys.readouterr().out
-    assert "pipeline alone, samples/s" in out
-    assert out.count("-bound") + out.count("cannot tell") >= 2
+    assert run("--mode", "load", "--loader-workers", "0,1", *budget, *training) == 0
+    told = json.loads(capsys.readouterr().out)
+    made = {(record["spec"]["mode"], record["spec"]["loader"]["workers"]): record for record in records(place)}
+    assert set(made) == {("train", 0), ("load", 0), ("load", 1)}
+    assert {(record["spec"]["budget"]["epochs"], record["spec"]["quality"]) for record in made.values()} == {
+        (None, None)
+    }
+    assert made["train", 0]["spec"]["data"] is None
+    assert told["model_alone"] == made["train", 0]["quantities"]["throughput_job"]
+    assert [row["workers"] for row in told["pipelines"]] == [0, 1]
+    for row in told["pipelines"]:
+        assert row["pipeline"] == made["load", row["workers"]]["quantities"]["throughput_job"]
+        pipeline, model = row["pipeline"]["value"], told["model_alone"]["value"]
+        # One process does one after the other; a loader process works meanwhile.
+        waits = max(0.0, 1 - pipeline / model) if row["workers"] else model / (model + pipeline)
+        assert row["forecast"]["wait_share"] == pytest.approx(waits)
+        assert row["forecast"]["samples_per_s_at_most"] == pytest.approx(model * (1 - waits))
+        assert row["forecast"]["bound"] in ("cannot tell", "input-bound" if waits > 0.1 else "compute-bound")
+
+
+def test_the_table_of_pipelines(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which settings are measured, and what is said of rates that are known."""
+    model = (990.0, 1000.0, 1010.0)
+    pipelines = {0: (2900.0, 3000.0, 3100.0), 1: (850.0, 900.0, 950.0), 2: (2900.0, 3000.0, 3100.0)}
+    asked: list[dict[str, Any]] = []
+
+    def measure(_arguments: Any, _folder: Any, chosen: dict[str, Any]) -> list[Any]:
+        asked.append(chosen)
+        low, value, high = pipelines[chosen["loader"]["workers"]] if "loader" in chosen else model
+        interval = Interval(low=low, high=high, method="m", covers="this job")
+        of_job: Any = {"scope": "job", "window": "steady", "aggregation": "work over time"}
+        rate = Quantity(value=value, unit="samples/s", interval=interval, **of_job)
+        status, quantities = SimpleNamespace(code="completed"), {"throughput_job": rate}
+        return [SimpleNamespace(status=status, quantities=quantities, environment=None)]
+
+    monkeypatch.setattr("steelyard.cli.run.measure", measure)
+    # Epochs and a quality target are for training, not for a rate.
+    assert run("--mode", "load", "--epochs", "2", "--target", "0.9") == 0
+    assert [chosen["budget"] for chosen in asked] == [LOAD_BUDGET] * 4
+    assert [set(chosen) & {"data", "loader", "mode", "quality"} for chosen in asked] == [
+        set(), *[{"data", "loader", "mode"}] * 3,
+    ]  # fmt: skip
+    rows = [re.split(r"  +", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    # One process does one after the other; loader processes work meanwhile.
+    assert [(row[0], *row[2:]) for row in rows if row[0] in ("0", "1", "2")] == [
+        ("0", "input-bound", "25 %", "750.00"),
+        ("1", "cannot tell", "10 %", "900.00"),
+        ("2", "compute-bound", "0 %", "1,000.0"),
+    ]
 
 
 def test_a_damaged_data_set_ends_the_run_with_its_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -378,21 +468,26 @@ def test_too_few_classes_are_refused(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "code", "says"),
     [
-        (["--data", "nothing:/tmp"], "no such data format"),
-        (["--data", "cifar10"], "FORMAT:PATH"),
-        (["--data", "cifar10:/does/not/exist"], "is not a folder"),
-        (["--data", "device", "--target", "0.5", "--epochs", "2"], "--target: evaluation needs training on real data"),
-        (["--data", "cifar10:c10", "--target", "0.5"], "budget.epochs"),
-        (["--data", "cifar10:~nobody-of-that-name/x"], "no such user"),
-        (["--data", "cifar10:c10", "--epochs", "90000", "--target", "0.5"], "at most 9000 evaluations"),
+        (["--data", "nothing:/tmp"], 2, "no such data format"),
+        (["--data", "cifar10"], 2, "FORMAT:PATH"),
+        (["--data", "cifar10:/does/not/exist"], 1, "is not a folder"),
+        (
+            ["--data", "device", "--target", "0.5", "--epochs", "2"],
+            2,
+            "--target: evaluation needs training on real data",
+        ),
+        (["--data", "cifar10:c10", "--target", "0.5"], 2, "budget.epochs"),
+        (["--data", "cifar10:~nobody-of-that-name/x"], 2, "no such user"),
+        (["--data", "cifar10:c10", "--epochs", "90000", "--target", "0.5"], 2, "at most 9000 evaluations"),
     ],
 )
 def test_what_cannot_be_is_refused(
-    place: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    place: Path, words: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "./my.py:build", "--device", "cpu", *words]) in (1, 2)
+    """With 2 before anything starts; what only the worker sees is a run that was refused."""
+    assert main(["run", "./my.py:build", "--device", "cpu", *words]) == code
     captured = capsys.readouterr()
     assert says in captured.out + captured.err
 

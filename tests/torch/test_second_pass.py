@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from conftest import HANG_S
 from steelyard.results.store import ResultFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
+
+# The product itself gives a second pass no more than two minutes, and each test starts PyTorch twice or more.
+pytestmark = pytest.mark.full(
+    "takes long: programs that run twice; a busy machine may not finish the second pass in time"
+)
 
 PROGRAM = """
 import os, pathlib, sys
@@ -62,7 +68,7 @@ def measure(folder: Path, *words: str, ranks: int = 1) -> tuple[RunRecord, str]:
             sys.executable, "-m", "steelyard.cli.main", "wrap", "--second-pass", "--results", "results", "--",
             sys.executable, *launcher, "train.py", *words,
         ],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=300,
+        cwd=folder, capture_output=True, text=True, check=False, timeout=HANG_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (record,) = ResultFolder(folder / "results").records()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import HANG_S
 from steelyard import plugins
 from steelyard.data.form import Question
 from steelyard.errors import InputError
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.worker.workloads.bundle import ModelBundle, Task
-
-LIMIT_S = 120
 
 
 def source(seed: int = 0) -> np.random.Generator:
@@ -42,17 +41,19 @@ def opened(task: Task, root: Path) -> Task:
 
 # -- every workload reads the data that it lists
 
+LONG = [pytest.mark.full("takes long: half a minute of large models")]
 PAIRS = [
     ("tiny", "mnist", {}),
     ("tiny", "cifar10", {}),
     ("wideresnet28-10", "cifar100", {}),
-    ("resnet50", "imagefolder", {}),
-    *((name, "cifar100", {}) for name in ("resnet50", "vit-l-16", "swin-t", "efficientnet-b0", "timm")),
-    ("mobilenet-v3-small", "cifar10", {}),
+    ("vit-l-16", "cifar100", {}),
+    pytest.param("resnet50", "imagefolder", {}, marks=LONG),
+    *(pytest.param(name, "cifar100", {}, marks=LONG) for name in ("resnet50", "swin-t", "efficientnet-b0", "timm")),
+    pytest.param("mobilenet-v3-small", "cifar10", {}, marks=LONG),
     ("autoencoder", "mnist", {}),
-    ("fasterrcnn-r50-fpn", "coco", {"classes": 91}),
-    ("deformable-detr-swin-l", "coco", {"classes": 91}),
-    ("segformer-b4", "cityscapes", {"classes": 19}),
+    pytest.param("fasterrcnn-r50-fpn", "coco", {"classes": 91}, marks=LONG),
+    pytest.param("deformable-detr-swin-l", "coco", {"classes": 91}, marks=LONG),
+    pytest.param("segformer-b4", "cityscapes", {"classes": 19}, marks=LONG),
     ("llama", "tokens", {"vocabulary": 50257}),
     ("bert-base", "squad", {"vocabulary": 30522}),
 ]
@@ -335,6 +336,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.full("takes long: 40 s, two processes that load all libraries of metrics")
 def test_metrics_add_up_over_ranks(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", GATHERED, str(tmp_path / "meeting")]
     common = {**os.environ, "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -343,7 +345,7 @@ def test_metrics_add_up_over_ranks(tmp_path: Path) -> None:
         for rank in ("0", "1")
     ]
     try:
-        said = [process.communicate(timeout=LIMIT_S)[1] for process in started]
+        said = [process.communicate(timeout=HANG_S)[1] for process in started]
     finally:
         for process in started:
             process.kill()

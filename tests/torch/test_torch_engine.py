@@ -256,6 +256,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_step(epoch_samples: int | 
     assert work.last_loss() == pytest.approx(float(loss), rel=1e-5)
 
 
+@pytest.mark.full("takes long: a minute of compilation")
 def test_compiling_trains_nothing() -> None:
     torch.manual_seed(0)
     module = Noisy()
@@ -639,6 +640,7 @@ def test_two_ranks_train_together(capfd: pytest.CaptureFixture[str], results: st
     assert {file["name"] for file in record["raw"]} >= {"events-00001.jsonl", "steps-00001.bin", "worker.log"}
 
 
+@pytest.mark.full("takes long: 12 s, two more ranks")
 def test_two_ranks_share_the_parameters(capfd: pytest.CaptureFixture[str], results: str) -> None:
     record = run_json(capfd, results, "--parallel", "fsdp2", "--precision", "bf16", "--accumulation", "2")
     values = record["settings"]["values"]
@@ -681,7 +683,10 @@ def build(folder: str):
 """
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "independent"])
+@pytest.mark.parametrize(
+    "parallel",
+    ["ddp", pytest.param("independent", marks=pytest.mark.full("takes long: 9 s, two more ranks"))],
+)
 def test_two_ranks_train_each_its_own_model(
     parallel: str, capfd: pytest.CaptureFixture[str], results: str, tmp_path: Path
 ) -> None:
@@ -698,6 +703,7 @@ def test_two_ranks_train_each_its_own_model(
     assert (shares(record)[2]["value"] == 0) == apart
 
 
+@pytest.mark.full("takes long: 9 s, two more ranks")
 def test_two_ranks_infer_each_for_itself(capfd: pytest.CaptureFixture[str], results: str) -> None:
     words = ["--mode", "infer", "--epoch-samples", "70", "--last-batch", "keep"]
     record = run_json(capfd, results, *words, "--batch", "16")

@@ -270,6 +270,7 @@ def build():
 """
 
 
+@pytest.mark.full("takes long: 8 s, two runs")
 def test_a_model_that_makes_its_own_fp32_is_told_about_autocast(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

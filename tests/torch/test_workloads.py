@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conftest import make_spec
+from conftest import HANG_S, make_spec
 from steelyard import plugins
 from steelyard.cli.main import main
 from steelyard.contracts.observe import SPEC_FILE
@@ -30,15 +30,25 @@ if TYPE_CHECKING:
 
 CATALOGUE: dict[str, dict[str, Any]] = load()["workloads"]
 NAMES = [name for name in plugins.BUILTIN["workload"] if name != "sim"]
+# In the gate: one of each kind, and those that take no time. The others are large even at their reduced size.
+QUICK = ("tiny", "wideresnet28-10", "vit-l-32", "autoencoder", "gpt", "llama", "bert-base")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter")
 STEPS = 3
 SHORT = Budget(min_steps=STEPS, max_steps=STEPS, min_seconds=0)
-LIMIT_S = 300
 
 
 def modes(name: str) -> list[str]:
     """Those that need no data set."""
     return [mode for mode in CATALOGUE[name]["modes"] if mode != "load"]
+
+
+def cases() -> list[Any]:
+    long = pytest.mark.full("takes long: 2 min of all the models")
+    return [
+        pytest.param(name, mode, marks=[] if name in QUICK or mode == "ceiling" else [long])
+        for name in NAMES
+        for mode in modes(name)
+    ]
 
 
 def groups() -> dict[str, list[str]]:
@@ -73,7 +83,7 @@ def test_every_workload_of_ours_is_in_the_catalogue() -> None:
 
 
 @pytest.mark.usefixtures("torch_as_it_was")
-@pytest.mark.parametrize(("name", "mode"), [(name, mode) for name in NAMES for mode in modes(name)])
+@pytest.mark.parametrize(("name", "mode"), cases())
 def test_alone(name: str, mode: str, simulate: Callable[[RunSpec], RunRecord]) -> None:
     record = simulate(spec_of(name, mode, crosscheck_steps=0))
     if name in COLLECTIVES:
@@ -96,6 +106,7 @@ for raw in map(Path, sys.argv[1:]):
 """
 
 
+@pytest.mark.full("takes long: 3 min of every workload in every mode")
 @pytest.mark.parametrize("group", groups())
 def test_in_two_ranks(group: str, tmp_path: Path) -> None:
     """All workloads of a group in all their modes, one after the other, in the same two processes."""
@@ -113,7 +124,7 @@ def test_in_two_ranks(group: str, tmp_path: Path) -> None:
             for rank in ("0", "1")
         ]
         try:
-            codes = [process.wait(LIMIT_S) for process in started]
+            codes = [process.wait(HANG_S) for process in started]
         finally:
             for process in started:
                 process.kill()
@@ -129,6 +140,7 @@ def test_in_two_ranks(group: str, tmp_path: Path) -> None:
     assert codes == [0, 0], said
 
 
+@pytest.mark.full("takes long: 40 s of a large detector")
 def test_by_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Through torchrun: a detector, all of whose parameters must get gradients."""
     options = [f"{key}={value}" for key, value in CATALOGUE["deformable-detr-swin-l"]["reduced"].items()]

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.spec import RunSpec
 
-pytest.importorskip("duckdb")
-
 
 def specs(count: int = 3, study: str = "s") -> list[RunSpec]:
     budget = Budget(min_steps=20, max_steps=20, min_seconds=0.0)

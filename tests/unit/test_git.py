@@ -452,7 +452,7 @@ def test_no_program_of_a_repository_is_run(
 
 def git_runs_it(repo: Hostile) -> None:
     for words in (["status"], ["diff"], ["add", "."], ["commit", "-m", "x"], ["log", "-p"], ["fetch", "--all"]):
-        subprocess.run(["git", *NAMES, *words], cwd=repo.top, check=False, capture_output=True, timeout=20)
+        subprocess.run(["git", *NAMES, *words], cwd=repo.top, check=False, capture_output=True, timeout=HANG_S)
         if repo.mark.exists():
             return
     raise AssertionError("git itself runs nothing here: this case proves nothing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from steelyard.inputs.validate import parse_json
 from steelyard.results.store import record_text
 from steelyard.terminal.tables import cells_lines, record_lines
 from steelyard.worker.engine.run import run_directory
+from steelyard.worker.wrap.output import BoundedLog, Passage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -578,3 +580,13 @@ def test_a_program_that_was_killed_has_the_steps_on_disk(raw: Raw) -> None:
 def test_a_step_file_of_a_rank_that_does_not_exist_is_damage(raw: Raw) -> None:
     trained(raw).steps("steps", 2, WAIT_S, NAN, NAN, 1)
     assert "of rank 2 does not follow" in raw.record().status.reason
+
+
+def test_an_output_is_closed_when_it_says_so() -> None:
+    """Otherwise the supervisor looks too early, and then waits in vain for it to close."""
+    seen: list[bool] = []
+    passage = Passage(None, BoundedLog(os.open(os.devnull, os.O_WRONLY)), lambda: seen.append(passage.is_open))
+    assert passage.is_open
+    passage.start()
+    passage.finish()
+    assert seen == [False]

@@ -58,8 +58,9 @@ SIGNAL_GRACE_S = 15.0
 SHIPPING_S = 30.0
 """Reserved at the end of the task's time."""
 LOOK_EVERY_S = 0.2
-FIRST_PORT, PORTS = 29_501, 400
-MEETING_PORT = 29_500
+PORT_VARIABLE = "STEELYARD_MEETING_PORT"
+"""Of the pod, where the port at which the pods of a task meet is taken: if they share the network of their node."""
+MEETING_PORT, RUN_PORTS = 29_500, 400
 RESERVE_BYTES = 1 << 18
 LAUNCH_MARK = "STEELYARD_LAUNCH"
 ROUNDS = 50
@@ -295,7 +296,7 @@ class PodTeam:
             raise NotMetError(f"another pod of the task has ended: {error}") from None
 
     def _welcome(self, deadline_s: float) -> list[socket.socket]:
-        with socket.create_server(("", MEETING_PORT), backlog=self.count) as server:
+        with socket.create_server(("", meeting_port()), backlog=self.count) as server:
             connected: dict[int, socket.socket] = {}
             while len(connected) < self.count - 1:
                 server.settimeout(max(0.01, deadline_s - time.monotonic()))
@@ -322,11 +323,16 @@ class PodTeam:
 
     def _call(self, limit_s: float) -> tuple[socket.socket | None, str]:
         try:
-            other = socket.create_connection((self.host, MEETING_PORT), timeout=limit_s)
+            other = socket.create_connection((self.host, meeting_port()), timeout=limit_s)
             other.sendall(f"{self._name} {self.index}\n".encode())
         except OSError as error:
             return None, str(error)
         return other, ""
+
+
+def meeting_port() -> int:
+    """Return the port at which the pods of a task meet; those after it are for their runs."""
+    return int(os.environ.get(PORT_VARIABLE) or MEETING_PORT)
 
 
 def _line(other: socket.socket) -> bytes:
@@ -467,8 +473,9 @@ class Pod:
             torchrun += ["--standalone"]
         else:
             # Another port for each run, so that leftovers of one do not disturb the next.
+            port = meeting_port() + 1 + index % RUN_PORTS
             torchrun += [f"--nnodes={task['nodes']}", f"--node-rank={self.index}", "--rdzv-backend=static"]
-            torchrun += [f"--master-addr={task['master']}", f"--master-port={FIRST_PORT + index % PORTS}"]
+            torchrun += [f"--master-addr={task['master']}", f"--master-port={port}"]
         return [*torchrun, f"--nproc-per-node={task['processes']}", "--no-python", *worker]
 
     def environment(self) -> dict[str, str]:

@@ -73,6 +73,7 @@ class Passage:
             self._take_over_modes()
             self.take_over_size()
         self._writing = False
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._pump, daemon=True, name="output")
 
     def start(self) -> None:
@@ -90,7 +91,7 @@ class Passage:
     @property
     def is_open(self) -> bool:
         """Whether something may still be written."""
-        return self._thread.is_alive()
+        return not self._closed.is_set()
 
     def finish(self) -> None:
         """Wait until everything is passed on. Nobody writes any more; but our reader may be slow, such as a pager."""
@@ -116,6 +117,8 @@ class Passage:
         finally:
             # If our reader has gone, the program learns it from its next write, as it would without us.
             os.close(self._source)
+            # Before `done`, whose listener looks at it: our thread still lives for a moment.
+            self._closed.set()
             self._done()
 
     def _pass_on(self, data: bytes) -> None:
