@@ -24,16 +24,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cmarkgfm  # type: ignore[import-untyped]
 import markdown as python_markdown  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from browser import WIDTHS, bring_to_life, chromium, tips, visit
 from figure import Figure, arguments, at_least, at_most, finish
-from hostile import TEXTS, elements, foreign_commands, formulas
-from sample_page import full_page, poisoned
-from steelyard.report.page import Page, Table
+from hostile import TEXTS, effects, elements, harmless
+from sample_page import full_page, poisoned, small_page
 from steelyard.report.render.csv_table import csv_table
 from steelyard.report.render.html import html
 from steelyard.report.render.latex import latex
@@ -41,6 +39,8 @@ from steelyard.report.render.markdown import markdown
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+    from steelyard.report.page import Page
 
 AXE = "axe-core-4.14.0"
 AXE_SHA256 = "2277b0a3ef47af9b52497faa3e71598e86e0a0e5e6eb295207a5657ede4709af"
@@ -52,9 +52,6 @@ IN_SIGHT = """for (const box of document.querySelectorAll(".scroll")) {
   box.style.background = getComputedStyle(box).backgroundColor;
   box.style.maxHeight = "none";
 }"""
-Look = tuple[int, dict[str, Any]]
-LIGHT: list[Look] = [(width, {"color_scheme": "light"}) for width in WIDTHS.values()]
-DARK: list[Look] = [(width, {"color_scheme": "dark"}) for width in WIDTHS.values()]
 # The extensions that the documentation of mkdocs-material recommends.
 EXTENSIONS = [
     "abbr", "admonition", "attr_list", "def_list", "footnotes", "md_in_html", "tables", "toc", "pymdownx.arithmatex",
@@ -62,6 +59,9 @@ EXTENSIONS = [
     "pymdownx.keys", "pymdownx.magiclink", "pymdownx.mark", "pymdownx.smartsymbols", "pymdownx.snippets",
     "pymdownx.superfences", "pymdownx.tabbed", "pymdownx.tilde",
 ]  # fmt: skip
+Look = tuple[int, dict[str, Any]]
+LIGHT: list[Look] = [(width, {"color_scheme": "light"}) for width in WIDTHS.values()]
+DARK: list[Look] = [(width, {"color_scheme": "dark"}) for width in WIDTHS.values()]
 
 
 def axe_source() -> str:
@@ -136,22 +136,6 @@ def behaviour(browser: Browser, file: Path, page: Page, widths: set[int]) -> lis
     ]
 
 
-def small_page() -> Page:
-    """A page with every kind of block, as small as possible."""
-    page = full_page()
-    sections = []
-    for section in page.sections:
-        blocks = [
-            replace(block, rows=block.rows[:2]) if isinstance(block, Table) else block for block in section.blocks
-        ]
-        sections.append(replace(section, blocks=tuple(blocks), findings=section.findings[:2]))
-    return replace(page, sections=tuple(sections))
-
-
-def harmless(words: str) -> str:
-    return "x" * max(1, len(words))
-
-
 def in_browser(browser: Browser, page: Page, folder: Path, texts: tuple[str, ...], least: int) -> list[Figure]:
     """Open pages in the browser, which may parse them differently from other parsers."""
     new, ran, asked, told = 0, 0, 0, 0
@@ -187,24 +171,13 @@ def in_browser(browser: Browser, page: Page, folder: Path, texts: tuple[str, ...
     ]
 
 
-def faults(page: Page, words: str) -> Counter[str]:
-    """Check the effect of a text in each format, with a reader of that format."""
-    bad, good = poisoned(page, words), poisoned(page, harmless(words))
-    found = Counter[str]()
-    found["HTML"] = elements(html(bad, charts=False)) != elements(html(good, charts=False))
-    found["Markdown, GitHub"] = _github(markdown(bad)) != _github(markdown(good))
-    found["Markdown, mkdocs"] = _mkdocs(markdown(bad)) != _mkdocs(markdown(good))
-    found["LaTeX"] = bool(foreign_commands(latex(bad, {})))
-    found["CSV"] = any(formulas(csv_table(table)) for table in bad.tables)
+def faults(page: Page, words: str) -> dict[str, bool]:
+    """Return in which formats a text has an effect, and print them."""
+    made = [_mkdocs(markdown(poisoned(page, text))) for text in (words, harmless(words))]
+    found = {**effects(page, words), "Markdown, mkdocs": made[0] != made[1]}
     for form in (name for name, wrong in found.items() if wrong):
         print(f"{form}: {words[:80]!r}", file=sys.stderr)
     return found
-
-
-def _github(text: str) -> list[str]:
-    return [
-        tag for tag, _ in elements(cmarkgfm.github_flavored_markdown_to_html(text, cmarkgfm.Options.CMARK_OPT_UNSAFE))
-    ]
 
 
 def _mkdocs(text: str) -> list[str]:

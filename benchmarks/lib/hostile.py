@@ -6,6 +6,18 @@ import csv
 import io
 import re
 from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import cmarkgfm  # type: ignore[import-untyped]
+
+from sample_page import poisoned
+from steelyard.report.render.csv_table import csv_table
+from steelyard.report.render.html import html
+from steelyard.report.render.latex import latex
+from steelyard.report.render.markdown import markdown
+
+if TYPE_CHECKING:
+    from steelyard.report.page import Page
 
 TEXTS = (
     "<script>window.hit=1;alert(1)</script>",
@@ -83,15 +95,10 @@ class _Elements(HTMLParser):
             self.found.append((f"active attribute {wrong}", ()))
 
 
-def _is_active(name: str, value: str) -> bool:
-    inside = ("#", "data:image/svg+xml;base64,", "data:,")
-    return name.startswith("on") or (name in ("href", "src", "action", "data") and not value.startswith(inside))
-
-
-def elements(html: str) -> list[tuple[str, tuple[str, ...]]]:
+def elements(text: str) -> list[tuple[str, tuple[str, ...]]]:
     """Return every element of an HTML text with the names of its attributes, in order."""
     parser = _Elements()
-    parser.feed(html)
+    parser.feed(text)
     parser.close()
     return parser.found
 
@@ -118,3 +125,24 @@ def foreign_commands(text: str) -> list[str]:
         if depth < 0:
             break
     return found + ["braces do not match"] * (depth != 0)
+
+
+def harmless(words: str) -> str:
+    """Return a text of the same length that has no effect anywhere."""
+    return "x" * max(1, len(words))
+
+
+def _github(text: str) -> list[str]:
+    made = cmarkgfm.github_flavored_markdown_to_html(text, cmarkgfm.Options.CMARK_OPT_UNSAFE)
+    return [tag for tag, _ in elements(made)]
+
+
+def effects(page: Page, words: str) -> dict[str, bool]:
+    """Return for each format whether a text in every place of the page has an effect that a harmless one has not."""
+    bad, good = poisoned(page, words), poisoned(page, harmless(words))
+    return {
+        "HTML": elements(html(bad, charts=False)) != elements(html(good, charts=False)),
+        "Markdown, GitHub": _github(markdown(bad)) != _github(markdown(good)),
+        "LaTeX": bool(foreign_commands(latex(bad, {}))),
+        "CSV": any(formulas(csv_table(table)) for table in bad.tables),
+    }

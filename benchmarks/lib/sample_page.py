@@ -142,6 +142,18 @@ def full_page() -> Page:
     )  # fmt: skip
 
 
+def small_page() -> Page:
+    """A page with every kind of block, as small as possible."""
+    page = full_page()
+    sections = []
+    for section in page.sections:
+        blocks = [
+            replace(block, rows=block.rows[:2]) if isinstance(block, Table) else block for block in section.blocks
+        ]
+        sections.append(replace(section, blocks=tuple(blocks), findings=section.findings[:2]))
+    return replace(page, sections=tuple(sections))
+
+
 def run_table(count: int, seed: int = 1) -> Table:
     """One row per run."""
     chance = random.Random(seed)

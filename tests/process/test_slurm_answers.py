@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,13 @@ from steelyard.launch.follow import StudyStatus, look
 from steelyard.launch.plan import make_campaign
 from steelyard.launch.slurm import check
 from steelyard.launch.slurm.scheduler import Slurm
+from steelyard.launch.slurm.states import ENDS
 from steelyard.launch.submit import Submitted, cancel, submit
 from steelyard.results.store import ResultFolder, record_text
 from steelyard.terminal.status import status_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
@@ -364,6 +366,112 @@ def test_a_path_that_is_not_text_is_refused(tmp_path: Path) -> None:
     folder = ResultFolder(tmp_path / os.fsdecode(b"caf\xe9"))
     with pytest.raises(InputError, match="not UTF-8"):
         make_campaign(folder, site.expansion, site.place, site.slurm)
+
+
+# -- every end, by each of the two commands
+
+STATUSES = {
+    "TIMEOUT": ("time_limit", "at its time limit"),
+    "DEADLINE": ("time_limit", "at its deadline"),
+    "OUT_OF_MEMORY": ("out_of_memory", "at its memory limit"),
+    "NODE_FAIL": ("node_failure", "a node of the job failed"),
+    "BOOT_FAIL": ("node_failure", "did not boot"),
+    "LAUNCH_FAILED": ("node_failure", "could not launch the job"),
+    "RECONFIG_FAIL": ("node_failure", "could not be reconfigured"),
+    "PREEMPTED": ("preempted", "by a job of higher priority"),
+    "CANCELLED": ("cancelled", "Slurm does not report by whom"),
+    "CANCELLED by 4294967": ("cancelled", "by a user unknown on this machine (uid 4294967)"),
+    "FAILED": ("failed", "the job script"),
+}
+"""What a run's record says after each state of Slurm in which a job ends without a result."""
+
+
+def test_every_end_of_slurm_is_tried() -> None:
+    assert {state.split()[0] for state in STATUSES} == ENDS.keys() - {"COMPLETED"}
+
+
+@pytest.mark.parametrize("told_by", ["squeue", "sacct", "both"])
+@pytest.mark.parametrize("began", [True, False], ids=["began", "never began"])
+def test_every_end_has_its_status(tmp_path: Path, told_by: str, began: bool) -> None:
+    """One study with a run for each state. What began has a lease, as a killed task leaves it."""
+    site = Site1(tmp_path, SHORT, repeats=len(STATUSES))
+    made = site.send()
+    name = made.plan.jobs[0].name
+    node = "n1" if began else ""
+    queue, account = [], []
+    for task, state in enumerate(STATUSES):
+        queue.append(f"7|{task}|{state.split()[0]}|None|{node}|{NOW}|{NOW}|0:05|{name}\n")
+        account.append(f"7_{task}|{state}|0:0|{node or 'None assigned'}|{NOW}|{NOW}|5|||{name}\n")
+        if began:
+            (made.raw(first_run(made, task)) / "lease").write_text("n1 7\n")
+    site.say("squeue", "" if told_by == "sacct" else "".join(queue))
+    site.say("sacct", "" if told_by == "squeue" else "".join(account))
+    status = site.look()
+    assert status.problems == []
+    assert dict(status.waiting) == {}
+    records = site.records()
+    for task, (state, (code, words)) in enumerate(STATUSES.items()):
+        found = records[first_run(made, task)].status
+        assert found.code == code, state
+        # Only accounting says who.
+        assert (words if told_by != "squeue" or " by " not in state else STATUSES["CANCELLED"][1]) in found.reason
+        assert (found.evidence or {})["state"] == state.split()[0]
+        assert (found.evidence or {})["job"] == f"7_{task}"
+
+
+# -- what a study costs the controller and the file system
+
+
+class Opened:
+    """Counts the files that this process opens, without folders."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        # A hook stays for the whole process.
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and not (arguments[2] or 0) & os.O_DIRECTORY:
+            self.count += 1
+
+
+def costs(home: Path, runs: int, opened: Opened) -> dict[str, tuple[int, int]]:
+    """Return how many commands of Slurm and how many files each step takes, of a study whose jobs all fail."""
+    home.mkdir()
+    site = Site1(home, SHORT, repeats=runs)
+    found: dict[str, tuple[int, int]] = {}
+
+    def take(name: str, step: Callable[[], Any]) -> Any:
+        calls, files = site.slurm.calls, opened.count
+        done = step()
+        found[name] = (site.slurm.calls - calls, opened.count - files)
+        return done
+
+    made = take("submit", site.send)
+    (job,) = made.plan.jobs
+    assert len(job.tasks) == runs
+    for name, state in (("queued", "PENDING"), ("running", "RUNNING"), ("ended", "NODE_FAIL")):
+        site.queue(made, f"7|0-{runs - 1}|{state}|None")
+        take(name, site.look)
+    assert len(take("collected", site.look).runs) == runs
+    take("read", site.records)
+    return found
+
+
+def test_calls_do_not_grow_with_the_number_of_runs_and_files_in_proportion(tmp_path: Path) -> None:
+    opened = Opened()
+    # The first imports what is needed.
+    _, few, many = (costs(tmp_path / str(runs), runs, opened) for runs in (10, 100, 1000))
+    per_run = {name: (many[name][1] - files) / 900 for name, (_, files) in few.items()}
+    assert {name: (many[name][0], per_run[name]) for name in few} == {
+        "submit": (5, 5),
+        "queued": (1, 1),
+        "running": (1, 0),
+        "ended": (2, 40),
+        "collected": (0, 0),
+        "read": (0, 2),
+    }
+    assert {name: calls for name, (calls, _) in few.items()} == {name: calls for name, (calls, _) in many.items()}
 
 
 # -- nodes

@@ -13,7 +13,7 @@ from conftest import make_spec
 from steelyard import plugins
 from steelyard.errors import InputError
 from steelyard.inputs.catalogue import load
-from steelyard.worker.engine.flops import count
+from steelyard.worker.engine.flops import built_on_meta, count
 from steelyard.worker.engine.torch_job import open_job
 from steelyard.worker.measure.vendor import NvidiaSmi
 from steelyard.worker.workloads import bert, detection, gpt, llama, segmentation, timm_models, tiny, vision, wideresnet
@@ -102,6 +102,16 @@ def test_a_batch_is_on_the_cpu_for_any_default_device() -> None:
         with torch.device("meta"):
             inputs, target = bundle.batch(1, seeded(0))
         assert inputs.device.type == target.device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", [name for name, entry in load()["workloads"].items() if entry["parameters"]])
+def test_every_model_has_the_parameters_of_the_catalogue_and_trains(name: str) -> None:
+    """Without values: the whole model is built, the reduced one also makes a training step."""
+    build, entry = plugins.load("workload", name), load()["workloads"][name]
+    assert parameters(built_on_meta(build)) == entry["parameters"]
+    reduced = count(partial(build, **entry["reduced"]), train=True)
+    assert reduced.flops_per_sample, reduced.method
+    assert reduced.parameters <= entry["parameters"]
 
 
 def test_wideresnet_has_36_5_million_parameters() -> None:

@@ -13,8 +13,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import hostile
 from sample_page import DEVICES, findings, full_page, poisoned, run_table, runs_of, scaling_table
@@ -60,16 +58,7 @@ class Seen(HTMLParser):
         return [found[name] for _, found in self.attributes if name in found]
 
 
-def small(page: Page) -> Page:
-    sections = []
-    for section in page.sections:
-        blocks = [replace(b, rows=b.rows[:1]) if isinstance(b, Table) else b for b in section.blocks]
-        sections.append(replace(section, blocks=tuple(blocks), findings=section.findings[:2]))
-    return replace(page, sections=tuple(sections))
-
-
 PAGE = full_page()
-SMALL = small(PAGE)
 WHOLE = html(PAGE)
 SEEN = Seen(WHOLE)
 
@@ -307,47 +296,6 @@ def test_what_cannot_be_seen_is_told() -> None:
     assert len(one_line("x" * 10**6)) < 30_000
     assert file_name("../../etc/pass wd\n") == "etc-pass-wd"
     assert file_name("...") == "data"
-
-
-def test_the_checks_see_an_attack() -> None:
-    assert hostile.elements("<p>x") != hostile.elements("<p><b>x")
-    assert hostile.elements("<a href=javascript:1>x") != hostile.elements("<a href=#1>x")
-    assert hostile.formulas("a,=1\n") == ["=1"]
-    assert hostile.formulas("a,-1\n") == []
-    assert hostile.formulas('a,"b;=1"\n') != []
-    assert hostile.foreign_commands(r"\input{x}") == ["input"]
-    assert hostile.foreign_commands("}{") == ["braces do not match"]
-
-
-def without_code(text: str) -> str:
-    return re.sub("<pre>.*?</pre>", "", text, flags=re.DOTALL)
-
-
-def check(words: str) -> None:
-    bad, good = poisoned(SMALL, words), poisoned(SMALL, "x" * max(1, len(words)))
-    made = html(bad, charts=False)
-    made.encode()
-    assert hostile.elements(made) == hostile.elements(html(good, charts=False))
-    assert hostile.foreign_commands(latex(bad, {})) == []
-    assert [found for table in bad.tables for found in hostile.formulas(csv_table(table))] == []
-    text = markdown(bad)
-    text.encode()
-    # No text begins a line of its own, but for code, which keeps its lines.
-    assert without_code(text).count("\n") == without_code(markdown(good)).count("\n")
-    for mark in ("<script", "<img", "{{", "{%"):
-        assert mark not in text
-    assert re.search(r"(?<!\\)\]\(", without_code(text)) is None
-
-
-@pytest.mark.parametrize("words", hostile.TEXTS[::6], ids=range(len(hostile.TEXTS[::6])))
-def test_hostile_texts_are_inert(words: str) -> None:
-    check(words)
-
-
-@settings(max_examples=20)
-@given(st.lists(st.sampled_from(hostile.TEXTS).map(lambda w: w[:30]) | st.text(max_size=8), min_size=1).map("".join))
-def test_texts_that_nobody_thought_of_are_inert(words: str) -> None:
-    check(words.strip() or "x")
 
 
 def test_pictures_cannot_run() -> None:

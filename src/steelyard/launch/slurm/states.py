@@ -54,7 +54,7 @@ _QUEUED: Final = frozenset(
         "POWER_UP_NODE",
     )
 )
-_ENDS: Final[dict[str, tuple[observe.StatusCode | None, str]]] = {
+ENDS: Final[dict[str, tuple[observe.StatusCode | None, str]]] = {
     "COMPLETED": (None, ""),
     "TIMEOUT": ("time_limit", "Slurm ended the job at its time limit"),
     "DEADLINE": ("time_limit", "Slurm ended the job at its deadline"),
@@ -67,6 +67,7 @@ _ENDS: Final[dict[str, tuple[observe.StatusCode | None, str]]] = {
     "CANCELLED": ("cancelled", "the job was cancelled"),
     "FAILED": ("failed", "the job script failed"),
 }
+"""States in which a job has ended, with the status that follows for a run without a result."""
 _MEANINGS: Final[dict[observe.StatusCode, str]] = {
     "time_limit": "Slurm ended the job at its time limit",
     "out_of_memory": "Slurm killed the job at its memory limit",
@@ -115,7 +116,7 @@ class TaskLine:
     @property
     def phase(self) -> Phase:
         """The phase of the task that this state means."""
-        if self.state in _ENDS:
+        if self.state in ENDS:
             return "ended"
         return "queued" if self.state in _QUEUED else "running"
 
@@ -341,7 +342,7 @@ def _find_cause(
     now: TaskLine, account: TaskLine | None, traces: Traces
 ) -> tuple[observe.StatusCode | None, str, dict[str, float | int | str]]:
     """Return the status, reason and evidence for the end of a task."""
-    cause, reason = _ENDS[now.state]
+    cause, reason = ENDS[now.state]
     evidence: dict[str, float | int | str] = {"state": now.state}
     exit_code, signal = (best.exit_code, best.signal) if (best := account or now) else (None, None)
     if exit_code is not None:
