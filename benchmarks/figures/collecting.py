@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 
-from figure import arguments, at_most, finish
+from figure import arguments, at_most, finish, of_time
 from steelyard import nofollow
 from steelyard.contracts.observe import Scheduled
 from steelyard.derive.record import derive
@@ -155,7 +155,8 @@ def main() -> None:
     print(f"  {more:.1f} % more processor time, standard error {100 * spread:.1f}")
     # A quick run fails only if the limit is passed beyond its noise.
     slack = 200 * spread if options.quick else 0.0
-    finish([at_most(f"collecting: {runs} runs, more processor time than by path", more, "%", LIMIT_PERCENT + slack)])
+    name = f"collecting: {runs} runs, more processor time than by path"
+    finish([of_time(at_most(name, more, "%", LIMIT_PERCENT + slack))])
 
 
 if __name__ == "__main__":

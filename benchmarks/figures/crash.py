@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from figure import arguments, at_least, at_most, finish
+from figure import arguments, at_least, at_most, finish, of_time
 from steelyard.errors import SteelyardError
 from steelyard.inputs.study import expand, load_study
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, read_record
@@ -136,7 +136,9 @@ def main() -> None:
             at_most("crash: records unreadable", sum(r.unreadable for r in results), "records", 0),
             at_most("crash: studies with a cell not exactly once", sum(r.wrong_count for r in results), "faults", 0),
             at_most("crash: scratch left after resuming", sum(r.leftovers for r in results), "directories", 0),
-            at_most("crash: longest life of an orphan", max(r.longest_orphan_s for r in results), "s", LONGEST_S),
+            of_time(
+                at_most("crash: longest life of an orphan", max(r.longest_orphan_s for r in results), "s", LONGEST_S)
+            ),
         ]
     )
 

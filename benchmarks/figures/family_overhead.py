@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from figure import Figure, arguments, at_least, finish
+from figure import Figure, arguments, at_least, finish, of_time
 from overhead import ByHarness, spread, turns
 from steelyard import plugins
 from steelyard.contracts.spec import Budget, RunSpec
@@ -101,7 +101,7 @@ def measured(family: Family, rounds: int, *, quick: bool) -> Figure:
         f"{family.name}: bare step {1e3 * statistics.median(bare):.1f} ms, {middle:.4f} of bare, standard error "
         f"{error:.4f}, {1e3 * per_block_s:.2f} ms between blocks; {half}"
     )
-    return at_least(f"family_overhead: {family.name}", middle, "of bare", 0.99 - (3 * error if quick else 0.0))
+    return of_time(at_least(f"family_overhead: {family.name}", middle, "of bare", 0.99 - (3 * error if quick else 0.0)))
 
 
 def main() -> None:

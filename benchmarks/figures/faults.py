@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from figure import arguments, at_most, finish
+from figure import arguments, at_most, finish, of_time
 from steelyard.inputs.study import expand, load_study
 from steelyard.results.store import ResultFolder
 
@@ -352,7 +352,7 @@ def main() -> None:
     finish(
         [
             at_most(f"faults: wrong outcomes of {len(cases)}", wrong, "cases", 0),
-            at_most("faults: longest from the fault to the end", longest_s, "s", BAR_S),
+            of_time(at_most("faults: longest from the fault to the end", longest_s, "s", BAR_S)),
         ]
     )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from figure import arguments, at_most, finish
+from figure import arguments, at_most, finish, of_time
 from steelyard import plugins
 from steelyard.cli.main import main as steelyard
 
@@ -97,7 +97,7 @@ def main() -> None:
                 f"{forecast['wait_share']:.0%}; was {was}, waiting {waits:.0%}"
             )
     print(f"largest difference of predicted and measured share of waiting: {100 * largest:.1f} points")
-    finish([at_most(f"loader: wrong forecasts of {len(chosen)}", wrong, "cases", 0)])
+    finish([of_time(at_most(f"loader: wrong forecasts of {len(chosen)}", wrong, "cases", 0))])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from figure import Figure, arguments, at_most, finish
+from figure import Figure, arguments, at_most, finish, of_time
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.contracts.sim import Collective, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
@@ -78,7 +78,7 @@ def judge(
         rate = large[0] * large[1] / statistics.median(big[part]["seconds"] for big, _ in runs)
         print(f"{name}, {part}: {rate:,.0f} samples/s; time ratios {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
         figures.append(at_most(f"memory: {part}, {name}", above, "MB above idle", LIMIT_MB))
-        figures.append(at_most(f"memory: {part}, {name}, time growth", statistics.median(ratios), "x", limit))
+        figures.append(of_time(at_most(f"memory: {part}, {name}, time growth", statistics.median(ratios), "x", limit)))
     return figures
 
 

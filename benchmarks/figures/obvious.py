@@ -17,7 +17,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from figure import arguments, at_least, finish
+from figure import arguments, at_least, finish, of_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,7 +118,7 @@ def main() -> None:
     if two:
         figures.append(at_least("obvious: two-fold differences answered", 100 * sum(two) / len(two), "%", 95))
     figures.append(at_least("obvious: jobs on a busy machine that name the load", 100 * named / runs, "%", 100))
-    finish(figures)
+    finish([of_time(figure) for figure in figures])
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from figure import Figure, arguments, at_least, finish, timed
+from figure import Figure, arguments, at_least, finish, of_time, timed
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.derive.observations import StepSamples
 from steelyard.worker.engine.between import Between
@@ -176,7 +176,7 @@ def share(ranks: int, found: list[tuple[float, float]], *, quick: bool) -> Figur
     error, half = spread(ratios)
     print(f"{ranks} rank(s): bare step {1e3 * bare:.1f} ms, {middle:.4f} of bare, standard error {error:.4f}, {half}")
     name = f"overhead: throughput on long steps, {ranks} rank(s)"
-    return at_least(name, middle, "of bare", 0.99 - (3 * error if quick else 0.0))
+    return of_time(at_least(name, middle, "of bare", 0.99 - (3 * error if quick else 0.0)))
 
 
 def spread(values: list[float]) -> tuple[float, str]:

@@ -22,7 +22,7 @@ from statistics import median
 import duckdb
 
 import steelyard
-from figure import Figure, arguments, at_most, finish
+from figure import arguments, at_most, finish, of_time
 from steelyard.results.fold import archive
 from steelyard.results.rows import COLUMNS
 from steelyard.results.store import ResultFolder
@@ -117,15 +117,11 @@ def main() -> None:
         seconds, peak_mb = time_first(home / "results", files, firsts)
     records = segments * SEGMENT_RUNS
 
-    def judged(what: str, figure: float, unit: str, bar: float) -> Figure:
-        holds = None if options.quick and figure > bar else figure <= bar
-        return Figure(f"query: {what}", figure, unit, f"<= {bar:g}", holds)
-
     print(f"{records:,} records; ratios {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
     finish(
         [
-            judged("time over bare DuckDB", median(ratios), "times", MOST_TIMES),
-            judged("first answer, above bare DuckDB", seconds, "s", MOST_SECONDS),
+            of_time(at_most("query: time over bare DuckDB", median(ratios), "times", MOST_TIMES)),
+            of_time(at_most("query: first answer, above bare DuckDB", seconds, "s", MOST_SECONDS)),
             at_most("query: memory", peak_mb, "MB", MOST_MB),
             at_most("query: answers that differ", int(not same), "answers", 0),
         ]

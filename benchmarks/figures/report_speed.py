@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from browser import chromium, visit
 from copied_study import REPEATS, STUDY, make
-from figure import arguments, at_least, at_most, finish
+from figure import arguments, at_least, at_most, finish, of_time
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -176,11 +176,11 @@ def main() -> None:
     finish(
         [
             at_least("report_speed: runs in the largest study", sizes[-1], "runs", 500 if options.quick else 2000),
-            *(times if not options.quick else ()),
+            *(of_time(one) for one in (times if not options.quick else ())),
             at_most("report_speed: size of the file", last.size_bytes / 1e6, "MB", LARGEST_MB),
             at_least("report_speed: configurations in the table", rows, "rows", CONFIGURATIONS),
             *(
-                at_most(f"report_speed: growth of {what} with runs", growth(found, name), "exponent", GROWTH)
+                of_time(at_most(f"report_speed: growth of {what} with runs", growth(found, name), "exponent", GROWTH))
                 for what, name in grows.items()
             ),
         ]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fake_nvml.build import build, environment
-from figure import Figure, arguments, at_least, finish, timed
+from figure import Figure, arguments, at_least, finish, of_time, timed
 from overhead import LONG, LONG_BATCH, ByHarness, spec, spread
 from steelyard.contracts.energy import sensor_event
 from steelyard.contracts.spec import RunSpec
@@ -127,7 +127,7 @@ def share_figure(sampler: Watched, pairs: int, steps: int, *, quick: bool) -> Fi
     error, half = spread(ratios)
     print(f"turns of {bare_s:.2f} s: {middle:.4f} of the throughput without, standard error {error:.4f}, {half}")
     limit = SHARE_LIMIT - (3 * error if quick else 0.0)
-    return at_least("sampler: throughput of a training run beside it", middle, "of that without", limit)
+    return of_time(at_least("sampler: throughput of a training run beside it", middle, "of that without", limit))
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import Cluster, clean_environment
-from figure import Figure, arguments, at_most, finish, timed
+from figure import Figure, arguments, at_most, finish, of_time, timed
 from steelyard.launch.plan import campaigns
 from steelyard.launch.scripts.task import read_done
 from steelyard.results.store import ResultFolder
@@ -182,7 +182,7 @@ def cost(seen: Seen, *, quick: bool) -> list[Figure]:
     """Processor time is valid on a busy machine; wall time, which includes the disk, needs an idle one."""
     name = "slurm_10k: launcher and collector"
     figures = [timed(f"{name}, processor", seen.processor_ms, "ms per run", 20, quick=quick)]
-    return figures if quick else [*figures, at_most(f"{name}, wall", seen.per_run_ms, "ms per run", 20)]
+    return figures if quick else [*figures, of_time(at_most(f"{name}, wall", seen.per_run_ms, "ms per run", 20))]
 
 
 def main() -> None:
@@ -202,7 +202,7 @@ def main() -> None:
             at_most("slurm_10k: longest array", large.longest_array, "tasks", ARRAY_SIZE),
             Figure("slurm_10k: calls of a look, whatever the runs", sum(large.looking.values()), "calls", "same", same),
             *cost(large, quick=options.quick),
-            at_most("slurm_10k: slowest squeue meanwhile", large.slowest_squeue_s, "s", 1),
+            of_time(at_most("slurm_10k: slowest squeue meanwhile", large.slowest_squeue_s, "s", 1)),
             at_most("slurm_10k: runs without a record", large.left, "runs", 0),
             at_most("slurm_10k: left in the queue", len(queue), "tasks", 0),
         ]

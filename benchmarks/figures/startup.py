@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from figure import Figure, arguments, at_most, finish
+from figure import Figure, arguments, at_most, finish, of_time
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.contracts.spec import RunSpec
 from steelyard.results.store import record_text
@@ -48,7 +48,7 @@ def ratio(pairs: int) -> Figure:
     middle = statistics.median(help_times) / statistics.median(bare_times)
     spread = f"{ratios[len(ratios) // 10]:.2f} to {ratios[-1 - len(ratios) // 10]:.2f}"
     print(f"python -c pass {1e3 * statistics.median(bare_times):.1f} ms, ratio {middle:.2f}, 80 % of pairs {spread}")
-    return at_most("startup: --help over python -c pass", middle, "x", LIMIT)
+    return of_time(at_most("startup: --help over python -c pass", middle, "x", LIMIT))
 
 
 def help_without_libraries() -> Figure:

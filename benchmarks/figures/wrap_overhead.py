@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from figure import Figure, arguments, at_least, at_most, finish
+from figure import Figure, arguments, at_least, at_most, finish, of_time
 from program_cases import PROGRAMS, SURROUNDINGS
 from steelyard.worker.wrap.program import INJECT
 
@@ -219,7 +219,11 @@ class Added:
             if quick and limit < value <= limit + 3 * error:
                 print(f"undecided: {words}, {value:.1f} us is less than three standard errors above {limit:g}")
             found.append(
-                at_most(f"wrap_overhead: {words}, by the {name}", value, "us", limit + (3 * error if quick else 0.0))
+                of_time(
+                    at_most(
+                        f"wrap_overhead: {words}, by the {name}", value, "us", limit + (3 * error if quick else 0.0)
+                    )
+                )
             )
         return found
 

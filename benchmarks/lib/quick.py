@@ -1,16 +1,19 @@
-"""Run the quick form of every figure, as CI does: figures without timing two at a time, then the others alone."""
+"""Run the quick forms of figures, as CI does: those without a limit of time two at a time, the others alone."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from figures import NAMES, SCRIPTS
+from figure import UNDECIDED_CODE
+from figures import MISSED, NAMES, SCRIPTS
 
 TOGETHER = frozenset(
     {
@@ -28,7 +31,6 @@ TOGETHER = frozenset(
         "printed",
         "verdicts",
         "order",
-        "pasted",
         "knee",
         "energy_truth",
         "report_safe",
@@ -43,7 +45,6 @@ TOGETHER = frozenset(
         "wrap_faults",
         "wrap_truth",
         "fuzz",
-        "crash",
         "slurm",
         "kubernetes_survival",
         "slurm_sites",
@@ -56,12 +57,12 @@ TOGETHER = frozenset(
         "double_counting",
     }
 )
-"""Figures without a limit that another program on the machine can break, and that do not use two cores alone."""
+"""Figures without a limit of time, that do not use two cores alone."""
 PRINTING = threading.Lock()
 
 
-def run(name: str, times: Path | None) -> str:
-    """Run one figure and print its output when it ends; return its name if it failed."""
+def run(name: str) -> dict[str, Any]:
+    """Run one figure, print its output when it ends, and return its result and seconds."""
     begin_s = time.monotonic()
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / f"{name}.py"), "--quick"],
@@ -70,26 +71,38 @@ def run(name: str, times: Path | None) -> str:
         text=True,
         check=False,
     )
-    seconds = time.monotonic() - begin_s
+    seconds = round(time.monotonic() - begin_s)
+    result = {0: "holds", UNDECIDED_CODE: "undecided"}.get(done.returncode, "failed")
+    if result == "failed" and name in MISSED:
+        result = "missed as known"
     with PRINTING:
-        print(f"\n== figure: {name} ({seconds:.0f} s)\n{done.stdout}", end="", flush=True)
-        if times is not None:
-            with times.open("a", encoding="utf-8") as file:
-                file.write(f"{seconds:6.0f}    figure: {name}{' (beside another)' if name in TOGETHER else ''}\n")
-    return name if done.returncode else ""
+        print(f"\n== figure: {name}, {result} ({seconds} s)\n{done.stdout}", end="", flush=True)
+    return {"result": result, "seconds": seconds}
 
 
 def main() -> int:
-    """Run all figures; return 1 if any failed."""
+    """Run figures; return 1 if any failed, 3 if any is undecided."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=Path, help="append the seconds of each figure to this file")
-    times = parser.parse_args().times
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    parser.add_argument("--together", action="store_true", help="only those without a limit of time")
+    parser.add_argument("--alone", action="store_true", help="only the others")
+    parser.add_argument("--details", type=Path, help="write the results as JSON to this file")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(NAMES):
+        parser.error(f"unknown figure: {', '.join(sorted(unknown))}; valid: {', '.join(NAMES)}")
+    names = options.names or NAMES
+    together = [name for name in names if name in TOGETHER and not options.alone]
+    alone = [name for name in names if name not in TOGETHER and not options.together]
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda name: run(name, times), [name for name in NAMES if name in TOGETHER]))
-    results += [run(name, times) for name in NAMES if name not in TOGETHER]
-    if failed := [name for name in results if name]:
-        print(f"\nFAILED: {', '.join(failed)}", flush=True)
-    return 1 if failed else 0
+        found = dict(zip(together, pool.map(run, together), strict=True))
+    found |= {name: run(name) for name in alone}
+    if options.details:
+        options.details.write_text(json.dumps(found), encoding="utf-8")
+    for word in ("missed as known", "undecided", "failed"):
+        if named := [name for name, one in found.items() if one["result"] == word]:
+            print(f"\nfigures {word}: {', '.join(named)}", flush=True)
+    results = {one["result"] for one in found.values()}
+    return 1 if "failed" in results else UNDECIDED_CODE if "undecided" in results else 0
 
 
 if __name__ == "__main__":

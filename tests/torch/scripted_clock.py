@@ -14,7 +14,7 @@ TICK_S = 2.0**-10
 
 
 class ScriptedClock:
-    """Stands in for the module `time` where steps are timed."""
+    """Replaces the module `time` where steps are timed."""
 
     def __init__(self) -> None:
         self.now_s = clock.START_S

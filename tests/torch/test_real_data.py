@@ -422,7 +422,7 @@ def test_pipelines_next_to_their_model(place: Path, capsys: pytest.CaptureFixtur
 def test_the_table_of_pipelines(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which settings are measured, and what is said of rates that are known."""
+    """Which settings are measured, and the answer for known rates."""
     model = (990.0, 1000.0, 1010.0)
     pipelines = {0: (2900.0, 3000.0, 3100.0), 1: (850.0, 900.0, 950.0), 2: (2900.0, 3000.0, 3100.0)}
     asked: list[dict[str, Any]] = []
