@@ -56,10 +56,12 @@ POWERS = [2.0**n for n in range(3, 13)]
 def test_without_noise_the_knee_is_exact(ratio: float, sample_s: float, share: float) -> None:
     found = knee(sweep(lambda b: sample_s * (ratio + b), POWERS), share)
     truth = share / (1 - share) * ratio
-    if found.value is not None:
-        assert found.value == pytest.approx(truth, rel=1e-3)
     assert found.asymptote == pytest.approx(1 / sample_s, rel=1e-3)
-    assert found.answer == ("below the sweep" if truth < 7.99 else "beyond the sweep" if truth > 4100 else found.answer)
+    # At the ends of the sweep, rounding decides.
+    if not 7.99 < truth < 8.01 and not 4090 < truth < 4100:
+        assert found.answer == ("below the sweep" if truth < 8 else "beyond the sweep" if truth > 4096 else "found")
+    # Far outside there is no figure.
+    assert found.value == pytest.approx(truth, rel=1e-3) or (found.value is None and found.answer != "found")
 
 
 def test_the_published_curve_of_a_gpt_on_an_ipu() -> None:

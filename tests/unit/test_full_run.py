@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
@@ -37,7 +38,7 @@ def _load(name: str) -> Any:
     return module
 
 
-full, passes = _load("full"), _load("passes")
+full, passes, teeth = _load("full"), _load("passes"), _load("teeth")
 
 
 # -- what is in which part
@@ -196,3 +197,45 @@ def test_what_passes_are_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     assert not passes.judge([{**every[0], "seconds": 1201}, *every[1:]])["holds"]
     assert not passes.judge([{**every[0], "passed": False}, *every[1:]])["holds"]
     assert not passes.judge([*every, {**every[-1], "passed": False}])["holds"]
+
+
+# -- faults that the gate must notice
+
+SAMPLE = b'''"""Text with 1 and True."""
+def total(rows: list[int], most: int = 3) -> int:
+    if rows and most <= 4:
+        rows.sort()
+    return f"{1 + 2}" if not rows else rows[0] * 2  # caf\xc3\xa9
+'''
+
+
+def test_every_fault_changes_the_code_and_no_text() -> None:
+    found = teeth.faults_of("a.py", SAMPLE)
+    made = [SAMPLE[: one.begin] + one.text.encode() + SAMPLE[one.end :] for one in found]
+    before = ast.dump(ast.parse(SAMPLE))
+    assert all(ast.dump(ast.parse(text)) != before for text in made)
+    assert sorted((one.line, one.old, one.text) for one in found) == [
+        (2, "3", "(4)"),
+        (3, "4", "(5)"),
+        (3, "most <= 4", "(most < 4)"),
+        (3, "rows and most <= 4", "(not (rows and most <= 4))"),
+        (3, "rows and most <= 4", "(rows or most <= 4)"),
+        (4, "rows.sort()", "None"),
+        (5, "0", "(1)"),
+        (5, "2", "(3)"),
+        (5, 'f"{1 + 2}" if not rows else rows[0] * 2', "None"),
+        (5, "not rows", "(not not rows)"),
+        (5, "not rows", "(rows)"),
+        (5, "rows[0] * 2", "(rows[0] / 2)"),
+    ]
+
+
+def test_faults_are_drawn_from_every_large_package(tmp_path: Path) -> None:
+    for name, lines in (("large", 200), ("small", 100), ("none", 1)):
+        folder = tmp_path / teeth.SOURCE / name
+        folder.mkdir(parents=True)
+        (folder / "a.py").write_text("a = b + 1\n" * lines)
+    found = teeth.drawn(tmp_path, 1)
+    assert Counter(Path(one.file).parent.name for one in found) == {"large": 40, "small": 20}
+    assert found == teeth.drawn(tmp_path, 1)
+    assert found != teeth.drawn(tmp_path, 2)
