@@ -231,7 +231,7 @@ def main() -> None:
     options = arguments(__doc__)
     studies = 40 if options.quick else 400
     mean, later = covered(studies)
-    slack = 2 + slack_percent(95, studies, quick=options.quick)
+    slack = slack_percent(95, studies, quick=True) if options.quick else 2.0
     off = failed_plans(plans=20, trainings=2000 if options.quick else 50_000)
     with tempfile.TemporaryDirectory() as scratch:
         figures = pack_figures(Path(scratch))

@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from steelyard.derive.load import load_between
+from steelyard.hostload import read_load
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -72,25 +75,21 @@ def timed(name: str, figure: float, unit: str, limit: float, *, quick: bool, err
 
 
 class Others:
-    """How much of the processor programs other than this one have used since it began."""
+    """How much of the processor others have used since this began: other programs, and other machines beside this one.
 
-    def __init__(self) -> None:
-        self._begin = self._now()
+    What this program started is its own, until it outlives its parent, as a server does.
+    """
 
-    @staticmethod
-    def _now() -> tuple[float, float]:
-        """Return the time, and the processor seconds of others, on this machine or beside it on the same hardware."""
-        fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
-        user, nice, system, _idle, _waiting, interrupt, soft, stolen = (int(field) for field in fields)
-        busy_s = (user + nice + system + interrupt + soft + stolen) / os.sysconf("SC_CLK_TCK")
-        used = os.times()
-        return time.monotonic(), busy_s - used.user - used.system - used.children_user - used.children_system
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root, self._cpus = root, os.sched_getaffinity(0)
+        self._begin = read_load(root, "start", cpus=self._cpus)
 
-    def cpus(self) -> float:
-        """Return their mean use, in processors. Servers that outlive this program count as others."""
-        begin_s, before_s = self._begin
-        now_s, after_s = self._now()
-        return max(0.0, after_s - before_s) / max(1e-9, now_s - begin_s)
+    def cpus(self) -> float | None:
+        """Return their mean use of our processors, as a number of processors; None if the kernel does not tell."""
+        load = load_between([(self._begin, read_load(self._root, "end", cpus=self._cpus))])
+        if load is None or load.other_cpus is None:
+            return None
+        return load.other_cpus + len(self._cpus) * (load.steal_share or 0.0)
 
 
 OTHERS = Others()
@@ -120,7 +119,8 @@ def arguments(description: str | None, **extra: dict[str, Any]) -> argparse.Name
 
 def finish(figures: list[Figure]) -> NoReturn:
     """Print the figures as a table and as one JSON line; exit with 0 if all hold, 3 if some are undecided, else 1."""
-    if (others := OTHERS.cpus()) > MOST_OTHERS_CPUS and any(f.of_time and not f.holds for f in figures):
+    others = OTHERS.cpus() or 0.0
+    if others > MOST_OTHERS_CPUS and any(f.of_time and not f.holds for f in figures):
         print(f"undecided, because other programs used {others:.2f} CPUs", file=sys.stderr)
         figures = [replace(f, holds=f.holds or None) if f.of_time else f for f in figures]
     wide = max(len(f.name) for f in figures)

@@ -286,6 +286,8 @@ class Sandbox:
             sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
             os.environ.clear()
             os.environ.update(variables)
+            # As the variable says, which Python reads only when it starts.
+            sys.dont_write_bytecode = True
             os.chdir(cwd)
             tempfile.tempdir = None
             from steelyard.cli.main import main

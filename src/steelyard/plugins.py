@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from steelyard.errors import Problem, nearest, refusal
@@ -253,6 +255,12 @@ def load(kind: str, name: str) -> Any:
 
 
 def _entry_points(kind: str) -> dict[str, str]:
+    return _installed(kind, tuple(sys.path))
+
+
+@cache
+def _installed(kind: str, _path: tuple[str, ...]) -> dict[str, str]:
+    """Return name and target of each entry point. A file of every installed package is read, so only once."""
     # Imported late: reading package metadata takes longer than printing the help.
     from importlib.metadata import entry_points
 

@@ -847,6 +847,8 @@ def killed_at(step: int, action: Callable[[], object]) -> bool:
                     os.kill(os.getpid(), signal.SIGKILL)
 
         try:
+            # Compiled modules that an import writes are not counted.
+            sys.dont_write_bytecode = True
             sys.addaudithook(hook)
             action()
         except BaseException:  # noqa: BLE001 -- the parent sees the exit code

@@ -21,6 +21,7 @@ from steelyard.errors import InputError, SteelyardError
 from steelyard.inputs.site import Place, Site
 from steelyard.inputs.study import Expansion, Study, expand
 from steelyard.inputs.validate import parse_object
+from steelyard.launch import collect
 from steelyard.launch.follow import StudyStatus, look
 from steelyard.launch.plan import make_campaign
 from steelyard.launch.slurm import check
@@ -250,6 +251,33 @@ def test_a_collected_run_never_changes(tmp_path: Path, started: list[subprocess.
     assert not raw.exists()
 
 
+def test_a_file_that_appears_while_a_run_is_collected_is_not_in_its_record(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site1(tmp_path, LONG, repeats=1)
+    made = site.send()
+    first = start(made, 0, "7")
+    started.append(first)
+    raw = made.raw(first_run(made))
+    wait_for_file(raw / "events-00000.jsonl", first)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    late = ["events-00001.jsonl", "events-00002.jsonl"]
+
+    def derive_late(place: Path) -> RunRecord:
+        if late:
+            shutil.copy(place / "events-00000.jsonl", place / late.pop())
+        return derive(place)
+
+    monkeypatch.setattr(collect, "derive", derive_late)
+    site.queue(made, "7|0|NODE_FAIL|None")
+    site.look()
+    there = site.folder.root / "runs" / "s" / first_run(made) / "raw"
+    assert late == []
+    assert [path.name for path in there.glob("events-*")] == ["events-00000.jsonl"]
+    assert record_text(derive(there)) == (there.parent / "record.json").read_text()
+
+
 # -- limits on jobs in the queue
 
 QOS_FULL = (
@@ -472,6 +500,8 @@ def test_calls_do_not_grow_with_the_number_of_runs_and_files_in_proportion(tmp_p
         "read": (0, 2),
     }
     assert {name: calls for name, (calls, _) in few.items()} == {name: calls for name, (calls, _) in many.items()}
+    # A look does not read a file of every installed package.
+    assert few["collected"][1] < 50
 
 
 # -- nodes

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,10 @@ import figure
 import figures
 import quick
 from conftest import FOLDERS
+from steelyard import hostload
+from steelyard.hostload import TICK_S
+from test_gate import gate_code
+from test_load import plant, stat
 
 ROOT = Path(__file__).parents[2]
 OF_ANY_CODE = {"tests", "documents", "figures", "times"}
@@ -38,6 +44,8 @@ def _load(name: str) -> Any:
     return module
 
 
+# As for a script that is started: what they share is in a module beside them.
+sys.path.append(str(ROOT / ".ci"))
 full, passes, teeth = _load("full"), _load("passes"), _load("teeth")
 
 
@@ -132,11 +140,12 @@ def test_a_part_that_fails_does_not_stop_the_others(
         (True, True, 1.0, True, 0),
         (False, True, 0.2, False, 1),
         (False, True, 0.3, None, 3),
+        (False, True, None, False, 1),
         (False, False, 1.0, False, 1),
     ],
 )
 def test_only_a_miss_beside_others_is_undecided(
-    holds: bool, of_time: bool, others: float, told: bool | None, code: int,
+    holds: bool, of_time: bool, others: float | None, told: bool | None, code: int,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(figure.OTHERS, "cpus", lambda: others)
@@ -148,12 +157,56 @@ def test_only_a_miss_beside_others_is_undecided(
     assert ended.value.code == code
 
 
-def test_our_own_work_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader of /proc/stat, with one processor of ours and a third of one of others, within 10 s."""
-    seen = figure.Others()
-    begin_s, before_s = seen._begin
-    monkeypatch.setattr(figure.Others, "_now", staticmethod(lambda: (begin_s + 10, before_s + 10 / 3)))
-    assert seen.cpus() == pytest.approx(1 / 3)
+def test_our_own_work_is_not_that_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 10 s: 2 s of ours, 1 s of an ended child, 4 s of one that runs, 3 s of another program, 1 s stolen."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+
+    def at(now_s: float, own: int, ended: int, child: int, other: int, stolen: int) -> None:
+        own, ended, child, other, stolen = (round(s / TICK_S) for s in (own, ended, child, other, stolen))
+        monkeypatch.setattr(hostload, "time", SimpleNamespace(monotonic=lambda: now_s))
+        first = f"cpu0 {own + ended} 0 0 77 88 0 0 {stolen}"
+        # Nothing of ours runs on the third.
+        rest = f"cpu1 0 0 {child} 77 88 0 {other} 0\ncpu2 {round(now_s / TICK_S)} 0 0 0 0 0 0 0"
+        lines = {7: stat(7, 1, other, 0, 0, 0), 8: stat(8, os.getpid(), 0, child, 0, 0)}
+        lines[os.getpid()] = stat(os.getpid(), 1, own, 0, ended, 0)
+        plant(tmp_path, {"proc/stat": f"{first}\n{rest}\n"} | {f"proc/{n}/stat": text for n, text in lines.items()})
+
+    at(50.0, own=3, ended=1, child=0, other=7, stolen=2)
+    seen = figure.Others(tmp_path)
+    at(60.0, own=5, ended=2, child=4, other=10, stolen=3)
+    assert seen.cpus() == pytest.approx((3 + 1) / 10)
+    assert figure.Others(tmp_path / "empty").cpus() is None
+
+
+KNOWN = {"name": "a", "holds": False}
+NEW = {"name": "b", "holds": False}
+HELD = {"name": "b", "holds": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "last", "result"),
+    [
+        ("named", 0, json.dumps(HELD), "holds"),
+        ("named", 3, json.dumps([{"name": "a", "holds": None}, HELD]), "undecided"),
+        ("named", 1, json.dumps(KNOWN), "missed as known"),
+        ("named", 1, json.dumps([KNOWN, HELD]), "missed as known"),
+        ("named", 1, json.dumps([KNOWN, NEW]), "failed"),
+        ("named", 1, json.dumps(NEW), "failed"),
+        ("named", 1, json.dumps(HELD), "failed"),
+        ("other", 1, json.dumps(KNOWN), "failed"),
+        ("named", 2, json.dumps(KNOWN), "failed"),
+        ("named", -9, json.dumps(KNOWN), "failed"),
+        ("named", 1, f"{json.dumps(KNOWN)}\nValueError: x", "failed"),
+        ("named", 1, "5", "failed"),
+        ("named", 1, '{"error": "x"}', "failed"),
+        ("named", 1, "", "failed"),
+    ],
+)
+def test_only_a_miss_of_named_rows_is_known(
+    name: str, code: int, last: str, result: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quick, "MISSED", {"named": {"a": "why"}})
+    assert quick.result_of(name, code, f"MISS a\n{last}" if last else "") == result
 
 
 # -- recorded figures
@@ -167,8 +220,13 @@ def test_every_figure_is_measured_or_named_as_unmeasured() -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_figure_holds_or_is_named_as_missed(name: str) -> None:
     entry = RECORDED[name]
-    assert entry["holds"] == all(row["holds"] for row in entry["figures"])
-    assert entry["holds"] != (name in figures.MISSED)
+    missed = {row["name"] for row in entry["figures"] if not row["holds"]}
+    assert entry["holds"] == (not missed)
+    assert missed == figures.MISSED.get(name, {}).keys()
+
+
+def test_what_is_named_as_missed_is_recorded() -> None:
+    assert figures.MISSED.keys() <= RECORDED.keys()
 
 
 def test_the_versions_are_newest_or_lowest() -> None:
@@ -197,6 +255,21 @@ def test_what_passes_are_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     assert not passes.judge([{**every[0], "seconds": 1201}, *every[1:]])["holds"]
     assert not passes.judge([{**every[0], "passed": False}, *every[1:]])["holds"]
     assert not passes.judge([*every, {**every[-1], "passed": False}])["holds"]
+
+
+@pytest.mark.parametrize("one", passes.SHORT)
+def test_the_short_passes_are_in_the_gate(one: str) -> None:
+    path, _, name = one.partition("[")[0].partition("::")
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    found = [made.name for made in gate_code(tree, Path(path).parts[1]) if isinstance(made, ast.FunctionDef)]
+    assert name in found
+
+
+def test_a_kind_of_pass_is_one_of_four(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [".ci/passes", "short", "long"])
+    with pytest.raises(SystemExit):
+        passes.main()
+    assert "unknown kind: long; valid: alone, busy, together, short" in capsys.readouterr().err
 
 
 # -- faults that the gate must notice
@@ -239,3 +312,29 @@ def test_faults_are_drawn_from_every_large_package(tmp_path: Path) -> None:
     assert Counter(Path(one.file).parent.name for one in found) == {"large": 40, "small": 20}
     assert found == teeth.drawn(tmp_path, 1)
     assert found != teeth.drawn(tmp_path, 2)
+
+
+def test_which_test_files_a_fault_needs(tmp_path: Path) -> None:
+    source = "src/steelyard/stats/a.py"
+    # A constant inside a statement of several lines is reached where the statement is.
+    fault = next(one for one in teeth.faults_of(source, b"a = b(\n    1,\n)\n") if one.old == "1")
+    known = {
+        "seconds": {
+            "tests/process/test_slow.py": 20.0,
+            "tests/unit/test_quick.py": 2.0,
+            "tests/process/test_far.py": 1.0,
+        },
+        "reached": {source: {"1": ["tests/process/test_slow.py", "tests/unit/test_quick.py"]}},
+    }
+    assert teeth.of_gate(fault, known) == ["tests/unit/test_quick.py", "tests/process/test_slow.py"]
+    # Ten times the seconds, and more than ten times as much of the file.
+    known["reached"][source] |= {str(line): ["tests/process/test_slow.py"] for line in range(2, 30)}
+    assert teeth.of_gate(fault, known) == ["tests/process/test_slow.py", "tests/unit/test_quick.py"]
+    (tmp_path / "tests" / "process").mkdir(parents=True)
+    for name in ("slow", "far", "only_full"):
+        (tmp_path / "tests" / "process" / f"test_{name}.py").touch()
+    known["seconds"]["tests/process/test_only_full.py"] = None
+    assert teeth.of_full_run(tmp_path, fault, known) == [
+        "tests/process/test_only_full.py",
+        "tests/process/test_slow.py",
+    ]

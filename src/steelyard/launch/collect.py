@@ -148,7 +148,7 @@ def collect_task(
             over = (line := lines.get(run)) is not None and line.exit_code == 0 and not job.shape.program
             if not over:
                 sealed[run] = _seal(campaign, run)
-            made.append(_derive(campaign, run, launch))
+            made.append(_derive(campaign, run, launch, sealed.get(run)))
     _adopt(folder, campaign, made, sealed, haul)
     return haul
 
@@ -174,19 +174,35 @@ def _seal(campaign: Campaign, run: str) -> set[str]:
     return names
 
 
-def _derive(campaign: Campaign, run: str, launch: observe.Launch) -> RunRecord:
-    """Write the launch and the record beside the files of a run."""
+def _derive(campaign: Campaign, run: str, launch: observe.Launch, sealed: set[str] | None) -> RunRecord:
+    """Write the launch and the record beside the files of a run; of those in `sealed` alone, unless that is None."""
     made = _made(campaign, run)
     raw = made / RAW
     with nofollow.held(made), nofollow.held(raw):
         create_once(raw / observe.LAUNCH_FILE, record_text(without_secrets(launch)), campaign.path, flush=False)
         redact_log(raw, campaign.path)
-        for name in nofollow.names(raw):
-            if name == observe.COMPILING_FILE or name.startswith(observe.PROGRESS_FILE):
-                nofollow.remove(raw / name)
+        _remove(raw, {name for name in nofollow.names(raw) if _is_passing(name)})
         record = derive(raw)
+        # A worker that lives on makes each of its files once; what it made while they were read may be in the record.
+        while sealed is not None and (late := {name for name in _unsealed(raw, sealed) if not _is_passing(name)}):
+            _remove(raw, late)
+            record = derive(raw)
         replace_text(made / RECORD_FILE, record_text(record), campaign.path)
     return record
+
+
+def _is_passing(name: str) -> bool:
+    """Return whether a file only tells how far a run is."""
+    return name == observe.COMPILING_FILE or name.startswith(observe.PROGRESS_FILE)
+
+
+def _unsealed(raw: Path, sealed: set[str]) -> set[str]:
+    return set(nofollow.names(raw)) - sealed - {observe.LAUNCH_FILE}
+
+
+def _remove(raw: Path, names: set[str]) -> None:
+    for name in names:
+        nofollow.remove(raw / name)
 
 
 def _adopt(
@@ -211,8 +227,7 @@ def _adopt(
             elif run in sealed:
                 # What appeared since is not in the record, and its writer may still have it open.
                 raw = folder.run_path(record.spec) / RAW
-                for name in set(nofollow.names(raw)) - sealed[run] - {observe.LAUNCH_FILE}:
-                    nofollow.remove(raw / name)
+                _remove(raw, _unsealed(raw, sealed[run]))
             haul.ended.append(RunEnd.of(record))
     if haul.ended:
         folder.sync_study(campaign.plan.study)
