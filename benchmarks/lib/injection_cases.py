@@ -258,8 +258,9 @@ def _campaign(bench: Bench, case: Case, outcome: Outcome) -> Campaign:
     site = _site(bench, case, outcome)
     nodes, processes = SHAPES[case.shape] if case.kind == "runs" else SHAPES["one"]
     shape = RunShape(
-        nodes=nodes, processes_per_node=processes, devices_per_node=0, threads=case.threads, run_limit_s=RUN_S
-    )
+        nodes=nodes, processes_per_node=processes, devices_per_node=0, threads=case.threads, sharing=processes,
+        run_limit_s=RUN_S,
+    )  # fmt: skip
     runs = ("r-0001", "r-0002")
     job = JobArray(
         number=0, name="sy-0", kind=case.kind, shape=shape, task_limit_s=10 * RUN_S, tasks=(("other",), runs)

@@ -27,7 +27,13 @@ BATCH = 32
 
 def run_job(truth: SimTruth, seed: int) -> RunRecord:
     """Run a job of one rank with the default stopping rule."""
-    spec = RunSpec(run_id=f"job-{seed}", configuration="figure", seed=seed, batch=BATCH, crosscheck_steps=0, sim=truth)
+    return run_whole(
+        RunSpec(run_id=f"job-{seed}", configuration="figure", seed=seed, batch=BATCH, crosscheck_steps=0, sim=truth)
+    )
+
+
+def run_whole(spec: RunSpec) -> RunRecord:
+    """Run a job in this process."""
     with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
         raw = Path(folder)
         (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")

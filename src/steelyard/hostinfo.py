@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Set
     from pathlib import Path
 
 # The kernel files read here are a line or a table.
@@ -56,6 +56,12 @@ def parse_cpus(text: str) -> set[int]:
         if first.isdigit() and (not last or last.isdigit()):
             found.update(range(int(first), int(last or first) + 1))
     return found
+
+
+def cores(cpus: Set[int], sys: Path) -> int:
+    """Return how many cores these CPUs are; where the kernel does not say, each is one."""
+    beside = sys / "devices/system/cpu"
+    return len({read_text(beside / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in cpus})
 
 
 def control_groups(controller: str, root: Path) -> Iterator[Path]:

@@ -143,6 +143,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY115": "steelyard.rules.settings.pairs:MixedJobs",
         "SY116": "steelyard.rules.settings.pairs:OtherWeights",
         "SY117": "steelyard.rules.settings.serving:NotServing",
+        "SY119": "steelyard.rules.settings.pairs:OtherThreads",
         "SY118": "steelyard.rules.settings.pairs:OtherTuning",
         "SY205": "steelyard.rules.statistics.pairs:TooFewJobs",
         "SY206": "steelyard.rules.statistics.pairs:OneNodeOnly",

@@ -212,7 +212,7 @@ class Victims:
             name="platform", scheduler="kubernetes", cluster=cluster, container=Container(images={"x86_64": "image"}),
             pools={"pool": Pool(architecture="x86_64", devices_per_node=1)},
         )  # fmt: skip
-        shape = RunShape(nodes=1, processes_per_node=1, devices_per_node=0, threads=None, run_limit_s=300)
+        shape = RunShape(nodes=1, processes_per_node=1, devices_per_node=0, threads=None, sharing=1, run_limit_s=300)
         tasks = tuple(tuple(f"t{task:02d}-r{run:04d}" for run in range(RUNS)) for task in range(len(self.attacks)))
         job = JobArray(number=0, name="sy-000", kind="packed", shape=shape, task_limit_s=3600, tasks=tasks)
         path = self.folder.root / "campaigns" / STUDY / "0001"

@@ -99,7 +99,8 @@ def sim(number: int, **changes: Any) -> RunSpec:
 
 def shape(nodes: int = 1, processes: int = 1, devices: int = 0, run_limit_s: int = 300) -> RunShape:
     return RunShape(
-        nodes=nodes, processes_per_node=processes, devices_per_node=devices, threads=None, run_limit_s=run_limit_s
+        nodes=nodes, processes_per_node=processes, devices_per_node=devices, threads=None, sharing=processes,
+        run_limit_s=run_limit_s,
     )  # fmt: skip
 
 

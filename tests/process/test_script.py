@@ -63,6 +63,7 @@ def make_campaign(
     pools = {"p": Pool(architecture="x86_64", devices_per_node=2, **(pool or {}))}
     whole = Site(name="site", scheduler="slurm", pools=pools, **(site or {}))
     usual = {"nodes": 1, "processes_per_node": 1, "devices_per_node": 0, "threads": 1, "run_limit_s": int(HANG_S)}
+    usual["sharing"] = shape.get("processes_per_node", 1)
     job = JobArray(
         number=0, name="sy-test-000", kind=kind, shape=RunShape(**(usual | shape)), task_limit_s=task_limit_s,
         tasks=tuple(tuple(spec.run_id for spec in task) for task in tasks),
@@ -445,12 +446,18 @@ def test_threads_are_shared_unless_they_are_set(tmp_path: Path) -> None:
         campaign, job = make_campaign(where, [specs], **changes)
         return (campaign.job_folder(job) / "node.sh").read_text()
 
-    assert "OMP_NUM_THREADS" not in text(threads=None)
-    assert "OMP_NUM_THREADS=3 " in text(threads=3)
-    assert "nproc) / 2))" in text(threads=None, processes_per_node=2)
+    assert 'share="/4"' in text(threads=None, sharing=4)
+    tasks = {"start": "tasks"}
+    assert 'share="${SLURM_CPUS_ON_NODE:-}/2"' in text(threads=None, processes_per_node=2, pool=tasks)
     site = {"environment": {"OMP_NUM_THREADS": "8"}}
-    assert "OMP_NUM_THREADS=8 " in text(threads=None, processes_per_node=2, site=site)
-    assert "OMP_NUM_THREADS=3 " in text(threads=3, processes_per_node=2, site=site)
+    for changes, value in (
+        ({"threads": 3}, 3),
+        ({"threads": None, "site": site}, 8),
+        ({"threads": 3, "site": site}, 3),
+    ):
+        found = text(processes_per_node=2, **changes)
+        assert f"OMP_NUM_THREADS={value} " in found
+        assert "share=" not in found
 
 
 def test_a_path_that_python_cannot_import_from_is_refused(tmp_path: Path) -> None:

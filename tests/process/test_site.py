@@ -45,6 +45,7 @@ def place(name: str = "gpu", **settings: Any) -> Place:
 
 def job(tasks: int = 1, runs: int = 1, **settings: Any) -> JobArray:
     shape = {"nodes": 1, "processes_per_node": 4, "devices_per_node": 4, "threads": None, "run_limit_s": 1800}
+    shape["sharing"] = 4
     limit = settings.pop("task_limit_s", 3600)
     names = tuple(tuple(f"r{task}-{run}" for run in range(runs)) for task in range(tasks))
     kind = settings.pop("kind", "runs")

@@ -144,6 +144,16 @@ def first_run(campaign: Campaign, task: int = 0) -> str:
     return campaign.plan.jobs[0].tasks[task][0]
 
 
+def begun(site: Site1, job: str, file: str, started: list[subprocess.Popen[bytes]]) -> tuple[Campaign, Path]:
+    """Submit the study and start its first task, which writes a file; return the campaign and the run's folder."""
+    made = site.send()
+    process = start(made, 0, job)
+    started.append(process)
+    raw = made.raw(first_run(made))
+    wait_for_file(raw / file, process)
+    return made, raw
+
+
 # -- a submission that arrives late
 
 
@@ -151,11 +161,7 @@ def test_a_copy_that_began_first_is_not_judged_by_the_other(
     tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
     site = Site1(tmp_path, LONG)
-    made = site.send()
-    lost = start(made, 0, "6")
-    started.append(lost)
-    raw = made.raw(first_run(made))
-    wait_for_file(raw / "lease", lost)
+    made, raw = begun(site, "6", "lease", started)
     assert start(made, 0, "7").wait() == 0
     site.queue(made, "6|0|RUNNING|None", "6|1-3|PENDING|Resources", "7|0|COMPLETED|None", "7|1-3|PENDING|Resources")
     status = site.look()
@@ -163,7 +169,7 @@ def test_a_copy_that_began_first_is_not_judged_by_the_other(
     assert raw.is_dir()
     # What the copy has not begun is left to the job that is known.
     assert site.calls("scancel") == ["scancel --state=PENDING 6"]
-    os.killpg(lost.pid, signal.SIGKILL)
+    os.killpg(started[0].pid, signal.SIGKILL)
     site.queue(made, "6|0|NODE_FAIL|None", "7|0|COMPLETED|None", "7|1-3|PENDING|Resources")
     site.look()
     ended = site.records()[first_run(made)]
@@ -210,11 +216,8 @@ def test_cancelling_includes_copies(tmp_path: Path) -> None:
 
 def test_a_requeued_job_does_not_repeat_its_run(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
     site = Site1(tmp_path, LONG, repeats=1)
-    made = site.send()
-    first = start(made, 0, "7")
-    started.append(first)
-    wait_for_file(made.raw(first_run(made)) / "lease", first)
-    os.killpg(first.pid, signal.SIGKILL)
+    made, _ = begun(site, "7", "lease", started)
+    os.killpg(started[0].pid, signal.SIGKILL)
     assert start(made, 0, "7", SLURM_RESTART_COUNT="1").wait() == 0
     site.queue(made, "7|0|COMPLETED|None")
     site.look()
@@ -229,13 +232,7 @@ def test_a_requeued_job_does_not_repeat_its_run(tmp_path: Path, started: list[su
 def test_a_collected_run_never_changes(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
     """Its worker lives on, because the daemon of its node was killed."""
     site = Site1(tmp_path, LONG, repeats=1)
-    made = site.send()
-    orphan = start(made, 0, "7")
-    started.append(orphan)
-    raw = made.raw(first_run(made))
-    wait_for_file(raw / "lease", orphan)
-    while not [*raw.glob("events-*")]:
-        assert orphan.poll() is None
+    made, raw = begun(site, "7", "events-00000.jsonl", started)
     # A writer with the files open, as the worker has them, and one that comes late.
     files = {path.name: path.open("ab") for path in raw.iterdir() if path.is_file() and path.name != "lease"}
     site.queue(made, "7|0|NODE_FAIL|None")
@@ -247,22 +244,19 @@ def test_a_collected_run_never_changes(tmp_path: Path, started: list[subprocess.
         file.close()
     assert {path.name: path.read_bytes() for path in there.iterdir()} == before
     assert record_text(derive(there)) == (there.parent / "record.json").read_text()
-    assert orphan.poll() is None
+    assert started[0].poll() is None
     assert not raw.exists()
 
 
+@pytest.mark.parametrize("often", [collect.MAX_DERIVED - 1, collect.MAX_DERIVED], ids=["now and then", "without end"])
 def test_a_file_that_appears_while_a_run_is_collected_is_not_in_its_record(
-    tmp_path: Path, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, often: int
 ) -> None:
     site = Site1(tmp_path, LONG, repeats=1)
-    made = site.send()
-    first = start(made, 0, "7")
-    started.append(first)
-    raw = made.raw(first_run(made))
-    wait_for_file(raw / "events-00000.jsonl", first)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
-    late = ["events-00001.jsonl", "events-00002.jsonl"]
+    made, _ = begun(site, "7", "events-00000.jsonl", started)
+    os.killpg(started[0].pid, signal.SIGKILL)
+    started[0].wait()
+    late = [f"events-{rank:05}.jsonl" for rank in range(1, often + 1)]
 
     def derive_late(place: Path) -> RunRecord:
         if late:
@@ -271,9 +265,13 @@ def test_a_file_that_appears_while_a_run_is_collected_is_not_in_its_record(
 
     monkeypatch.setattr(collect, "derive", derive_late)
     site.queue(made, "7|0|NODE_FAIL|None")
-    site.look()
-    there = site.folder.root / "runs" / "s" / first_run(made) / "raw"
+    status = site.look()
     assert late == []
+    if often == collect.MAX_DERIVED:
+        (problem,) = status.problems
+        assert problem.endswith("its processes live on and keep making files; end them first")
+        site.look()
+    there = site.folder.root / "runs" / "s" / first_run(made) / "raw"
     assert [path.name for path in there.glob("events-*")] == ["events-00000.jsonl"]
     assert record_text(derive(there)) == (there.parent / "record.json").read_text()
 

@@ -22,6 +22,7 @@ from steelyard.errors import InputError
 from steelyard.inputs.recipe import Expect, load_recipe, plan
 from steelyard.inputs.suite import find_recipe
 from steelyard.report.page import Chart
+from steelyard.report.study.history import recipe_verdict
 from steelyard.report.study.page import study_page
 from steelyard.results.store import ResultFolder, write_json
 from steelyard.rules.statistics.history import Drifted
@@ -765,3 +766,7 @@ def test_options_that_ask_for_different_things(tmp_path: Path, capsys: pytest.Ca
     ):
         assert verify(capsys, tmp_path, *words)[0] == 2
     assert verify(capsys, tmp_path, "--no-run")[0] == 2
+
+
+def test_a_recipe_that_was_not_run_has_no_verdict() -> None:
+    assert recipe_verdict([]) == "Not run yet with these settings."

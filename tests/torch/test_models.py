@@ -147,6 +147,21 @@ def test_gpt_sees_no_later_token() -> None:
     assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-6)
 
 
+# Parameters in the published weights (model pages on Hugging Face).
+LLAMAS = {
+    "1B": 1_235_814_400, "8B": 8_030_261_248, "7B": 6_738_415_616, "13B": 13_015_864_320, "70B": 68_976_648_192,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", llama.SIZES)
+def test_the_shape_of_a_llama_gives_its_published_parameters(size: str) -> None:
+    shape = llama.SIZES[size]
+    keys_and_values = 2 * shape.width * shape.groups * shape.width // shape.heads
+    layer = 2 * shape.width**2 + keys_and_values + 3 * shape.width * shape.hidden + 2 * shape.width
+    embeddings = (1 if shape.tied else 2) * shape.vocabulary * shape.width
+    assert embeddings + shape.layers * layer + shape.width == LLAMAS[size]
+
+
 @pytest.mark.parametrize("workload", [gpt, llama])
 def test_a_padded_vocabulary_changes_the_model_and_not_the_data(workload: Any) -> None:
     small: dict[str, Any] = {"layers": 1, "heads": 8, "width": 32, "sequence": 16, "vocabulary": 101}

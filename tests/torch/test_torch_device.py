@@ -173,6 +173,7 @@ def test_a_torch_without_the_accelerator_module(monkeypatch: pytest.MonkeyPatch)
 def test_each_rank_takes_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     module = Scripted()
     device = planted(module, monkeypatch, local_rank=1)
+    assert device.visible == 2
     assert isinstance(device, EventDevice)
     assert (module.chosen, device.device, device.rank) == (1, torch.device("hpu", 1), 1)
     assert device.name() == "Scripted 9000 number 1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import os
 import re
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from casts import Casts
 from conftest import make_spec
 from steelyard import plugins
 from steelyard.cli.main import main
+from steelyard.contracts import threads
 from steelyard.contracts.spec import Budget, Loader
 from steelyard.errors import InputError
 from steelyard.worker.engine import steps
@@ -493,6 +495,23 @@ def test_settings_are_read_back(
         assert 0 < float(record.model.last_loss or "nan") < 10
 
 
+def test_threads_that_nobody_set_are_a_share_of_the_cores(
+    simulate: Callable[[RunSpec], RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(threads.hostinfo, "cores", lambda cpus, _: len(cpus))
+    try:
+        for word, expected in (("/1", 4), ("/2", 2), ("", 3)):
+            torch.set_num_threads(3)
+            monkeypatch.setenv(threads.SHARE, word)
+            record = simulate(spec_of(crosscheck_steps=0))
+            assert record.settings is not None
+            assert record.settings.values["threads"] == str(expected)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -629,10 +648,14 @@ def shares(record: RunRecordJson) -> list[dict[str, Any]]:
     return [record["quantities"][f"{name}_share"] for name in ("input_wait", "compute", "exposed_comm")]
 
 
-def test_two_ranks_train_together(capfd: pytest.CaptureFixture[str], results: str) -> None:
+def test_two_ranks_train_together(
+    capfd: pytest.CaptureFixture[str], results: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = run_json(capfd, results, "--accumulation", "2", "--data", "host", "--precision", "bf16")
     assert record["settings"]["values"]["parallel"] == "DistributedDataParallel"
     assert record["settings"]["values"]["matmul_dtype"] == "bfloat16"
+    monkeypatch.setenv(threads.SHARE, "/2")
+    assert record["settings"]["values"]["threads"] == str(threads.share())
     assert [share["window"] == "crosscheck" for share in shares(record)] == [False, True, True]
     assert sum(share["value"] for share in shares(record)) == pytest.approx(1)
     assert 0 < shares(record)[2]["value"] < 1

@@ -492,6 +492,12 @@ def test_a_job_whose_share_is_zero_takes_the_interval_away_and_not_the_compariso
     assert "no interval, because the figure of a job is not above zero" in said([a], [b], metric="input_wait_share")
 
 
+@pytest.mark.parametrize(("change", "words"), [(1.005, "(0.5 % faster)"), (0.995, "(0.5 % slower)")])
+def test_a_small_difference_has_its_own_direction(change: float, words: str) -> None:
+    a, b = ([n * 1000.0 for n in (1, 1.0001, 0.9999)], [n * change * 1000.0 for n in (1, 1.0001, 0.9999)])
+    assert words in said([made(a)], [made(b, "t/b", system="B")])
+
+
 def test_what_is_no_speed_is_more_or_less_and_never_faster() -> None:
     rows = {
         name: [

@@ -9,6 +9,7 @@ import pytest
 
 from sensor_truth import Power, Sensor, bursts, ramps, square_wave
 from steelyard.stats.energy import Nature, WindowEnergy, agreement, energy_of
+from steelyard.stats.energy_gauge import _unfollowed
 
 GAUGE = Nature(kind="gauge", resolution=0.001, average_s=0.1, period_s=0.1, gain=0.0, limit_w=700.0)
 COUNTER = Nature(kind="counter", resolution=0.001, period_s=0.1, gain=0.0, limit_w=700.0)
@@ -480,3 +481,12 @@ def test_numbers_out_of_this_world_are_no_readings(nature: Nature, wild: float) 
     value[5] = -wild
     some = energy(nature, times(), value)
     assert some.value_j is None or holds(some, 3000.0)
+
+
+def test_between_readings_noise_is_missed_a_ramp_is_followed_and_of_a_walk_a_twelfth_is_missed() -> None:
+    # Noise of variance 1: two readings differ by 2 or not at all, 4 on average over neighbours.
+    noise = np.array([1.0, -1.0] * 500)
+    assert _unfollowed(noise) == pytest.approx(2)
+    assert _unfollowed(np.arange(1000.0)) == pytest.approx(0)
+    walk = np.cumsum(np.random.default_rng(1).standard_normal(200_000))
+    assert _unfollowed(walk) == pytest.approx(1 / 12, rel=0.05)

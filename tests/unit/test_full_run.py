@@ -335,6 +335,7 @@ def test_which_test_files_a_fault_needs(tmp_path: Path) -> None:
         (tmp_path / "tests" / "process" / f"test_{name}.py").touch()
     known["seconds"]["tests/process/test_only_full.py"] = None
     assert teeth.of_full_run(tmp_path, fault, known) == [
-        "tests/process/test_only_full.py",
         "tests/process/test_slow.py",
+        "tests/process/test_far.py",
+        "tests/process/test_only_full.py",
     ]

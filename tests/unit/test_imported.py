@@ -25,7 +25,14 @@ KNOWN: dict[str, tuple[dict[str, object], dict[str, tuple[str, str]]]] = {
         {"train_time": ("5159639", "ms"), "throughput": ("8730.994296352428", "samples/s")},
     ),
     "nccl-all-reduce.txt": (
-        {"model": "all-reduce", "devices": 16, "nodes": 2, "precision": "fp32", "model_options": "size_mb=8589.934592"},
+        {
+            "model": "all-reduce",
+            "devices": 16,
+            "nodes": 2,
+            "precision": "fp32",
+            "model_options": "size_mb=8589.934592",
+            "options": "out-of-place, sum",
+        },
         {"step_time": ("47535", "us"), "algorithm_bandwidth": ("180.71", "GB/s"), "bus_bandwidth": ("338.82", "GB/s")},
     ),
     "nccl-broadcast.txt": (

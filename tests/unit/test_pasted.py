@@ -138,6 +138,12 @@ def test_markdown_with_groups_and_caption():
     assert [meaning.heading for meaning in read.meanings if not meaning.known] == ["Comment"]
 
 
+@pytest.mark.parametrize(("first", "options"), [("large", ["small", "large"]), ("7", [None, None])])
+def test_a_first_column_of_words_needs_no_heading(first, options):
+    read = parse_any(f",GPUs,Throughput (img/s)\nsmall,1,1000\n{first},1,300\n", "t.csv")
+    assert [row.get("options") for row in read.table.rows] == options
+
+
 LATEX = r"""\begin{table}\caption{Runs}
 \begin{tabular}{lrr} \toprule
 \multirow{2}{*}{\# GPUs} & \multicolumn{2}{c}{Throughput (img/s)} \\ \cmidrule{2-3}

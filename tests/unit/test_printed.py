@@ -230,6 +230,7 @@ def test_the_step_time_leaves_out_the_first_line() -> None:
     assert (summary.step_time.value, summary.step_time.lines) == (pytest.approx(0.1), 3)
     assert summary.step_time.low == pytest.approx(0.1 - 0.05e-3)
     assert summary.step_time.high == pytest.approx(0.1 + 0.05e-3)
+    assert summary.step_time.spread == pytest.approx(0.1)
     assert summary.steps == 31
     assert summary.reasons == {}
 

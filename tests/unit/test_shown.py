@@ -123,6 +123,12 @@ def test_the_terminal_and_the_page_mark_the_cell() -> None:
     assert "5.26 -&gt; 5.885 !" in markdown(page).replace("\\", "")
 
 
+@pytest.mark.parametrize(("count", "title"), [(1, "a"), (5, "a, b, c, d, e"), (6, "a, b, c, d, e, ...")])
+def test_the_page_of_several_tables_names_some(count: int, title: str) -> None:
+    page = audit_page([Audit(name, "2 rows", (), tables=(printed(),)) for name in "abcdef"[:count]])
+    assert page.title == f"Audit: {title}"
+
+
 def test_of_a_long_table_the_terminal_shows_the_wrong_lines() -> None:
     table = printed()
     grid = replace(table.grids[0], cells=(*CELLS, *[("1", "2", "3", "4", "5")] * 500))

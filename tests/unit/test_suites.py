@@ -10,9 +10,12 @@ import pytest
 
 from simjob import run_spec
 from steelyard.audit.documents import names as documents
+from steelyard.cli.main import main
 from steelyard.inputs.suite import SIZES, Choice, expand_part, find_suite, plan_part, suite_names, why_left_out
+from steelyard.report.page import Table
 from steelyard.report.suite.beside import SuiteResults
 from steelyard.report.suite.page import suite_page
+from steelyard.report.suite.speedup import speedup_tables
 from steelyard.results.store import ResultFolder
 from suite_sources import out_of_date, sources_of
 
@@ -79,6 +82,46 @@ def test_a_folder_with_a_table_of_its_own_is_a_suite(tmp_path: Path) -> None:
         assert entry.comparison.ratios
     page = suite_page(folder, found, "small")
     assert "2 of these can be compared" in page.sections[0].answer
+    (settings,) = (section.blocks[0] for section in page.sections if section.name == "settings")
+    assert isinstance(settings, Table)
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in settings.rows}
+    assert rows["batch"] == ["32, 64", "all", "table 1", '"batch 32 and 64"']
+    assert rows["threads"][:3] == ["any", "all", "chosen here"]
+
+
+def test_speed_ups_as_printed_and_here(tmp_path: Path) -> None:
+    home = tmp_path / "suite"
+    shutil.copytree(EXAMPLE, home)
+    csv, toml = (home / name for name in ("published.csv", "suite.toml"))
+    csv.write_text(
+        csv.read_text().replace(",1,our model,synthetic,bf16,train,64", ",2,our model,synthetic,bf16,train,32")
+    )
+    text = toml.read_text()
+    for swept in ("batch = [32, 64]", "batch = [2, 4]"):
+        text = text.replace(f"sweep = {{ {swept} }}", "sweep = { ranks = [1, 2] }")
+    text = text.replace('rows = ["batch_per_device"]', 'rows = ["devices"]')
+    toml.write_text(text)
+    found, folder = find_suite(str(home)), ResultFolder(tmp_path / "results")
+
+    def tables() -> list[Table]:
+        return speedup_tables(SuiteResults(folder, found, "small").beside(found.suite.table[0]), "speedup")
+
+    runs = expand_part(found, found.suite.part[0], Choice("small")).runs
+    for ranks in (1, 2):
+        assert tables() == []
+        for spec in runs:
+            if spec.ranks == ranks:
+                run_spec(folder, replace(spec, crosscheck_steps=0))
+    ((row,),) = (table.rows for table in tables())
+    assert [cell.text for cell in row[:4]] == ["-", "A100-80GB", "1 to 2", "1.32"]
+    assert row[4].value == pytest.approx(2, rel=0.05)
+
+
+def test_where_each_setting_comes_from_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite", "show", str(EXAMPLE)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert 'Settings that the document states: batch = 32, 64: table 1, "batch 32 and 64"' in text
+    assert "As in every suite (--json tells why): " in text
 
 
 def test_a_package_adds_a_suite_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from steelyard.audit.table import parse_platforms, parse_table
 from steelyard.rules.arithmetic.tables import replicas_of
 from steelyard.rules.rule import codes
 from steelyard.rules.table.bases import vote
-from steelyard.rules.table.diagnosis import diagnose
+from steelyard.rules.table.diagnosis import Diagnosis, _gather, diagnose
 from steelyard.rules.table.relations import RELATIONS, Bounds, exactly, observed, solve
 from steelyard.rules.table.row import Row
 
@@ -154,6 +154,17 @@ def test_a_small_disagreement_is_a_note():
     assert (finding.code, finding.severity, finding.place) == ("SY503", "note", "line 6")
     (finding,) = found(changed(4, epoch_time="13.82 s"))
     assert (finding.code, finding.severity) == ("SY503", "warning")
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [(1, "row 1"), (2, "row 2; 1 more row differs by less"), (3, "row 3; 2 more rows differ by less")],
+)
+def test_small_disagreements_are_one_note(count, message):
+    rows = parse_table(scaling_table(EPOCHS), "t.csv").rows
+    small = [Diagnosis("SY503", (rows[n],), 1e-3 * n, f"row {n}", "figures") for n in range(1, count + 1)]
+    large = Diagnosis("SY503", (rows[0],), 1.0, "row 0", "figures")
+    assert [made.message for made in _gather([large, *small])] == ["row 0", message]
 
 
 def test_a_last_batch_that_is_left_out_is_not_other_work():
@@ -514,6 +525,7 @@ def test_two_batches_are_two_curves():
     assert found(text, *MINE, "SY312") == []
     (wrong,) = found(text.replace("5.94", "6.67"), *MINE, "SY312")
     assert (wrong.code, wrong.place, wrong.wrong[0].recomputed) == ("SY508", "line 8", "5.941")
+    assert "relative to the row with devices 1, batch_per_device 2; relative to its base" in wrong.message
 
 
 def test_strong_scaling_by_accumulation_may_be_superlinear():

@@ -18,7 +18,7 @@ from steelyard.estimate.student import student_t
 from steelyard.inputs.command import extend, join, run_again, run_longer
 from steelyard.rules.rule import check
 from steelyard.rules.table.row import Pair
-from steelyard.rules.table.settings import FOLLOWS, SETTINGS, alike, shown
+from steelyard.rules.table.settings import FOLLOWS, SETTINGS, alike, confounders, differences, shown
 from steelyard.stats.quotient import Estimate
 from steelyard.stats.ratio import MIN_JOBS
 
@@ -44,6 +44,8 @@ WORSE = ("slower", "more")
 FAMILIES = ("SY2", "SY6")
 HANDLED = ("SY205", "SY207")
 TREND = "SY211"
+# Settings of a run that may be in effect without anybody having set them.
+IN_EFFECT = ("batch", "weights", "training", "input", "implementation", "threads", "tuning", "software")
 LONGEST_REASON = 120
 MAX_RATIOS = 20_000
 MAX_JOBS = 30
@@ -92,6 +94,8 @@ class Ranking:
     """The reliable ones, best first; then the unreliable ones, best first; then those without a figure."""
     findings: tuple[Finding, ...] = ()
     """Warnings about the comparison with the best."""
+    besides: tuple[str, ...] = ()
+    """Settings in effect in which reliable configurations differ although nobody varied them, with both values."""
 
     @property
     def reliable(self) -> list[Ranked]:
@@ -163,7 +167,7 @@ def rank(
     `tariff`: what the site charges, for `cost`; without it, cost is time on devices. `energies`: for `energy`. `rows`:
     those of the cells, if they are already made.
     """
-    names = labels(cells)
+    names, factors = labels(cells), _factors(cells)
     rows = {cell.cell: row_of(cell) if rows is None else rows[cell.cell] for cell in cells}
     scopes = {entry.cell.cell: entry.scope for entry in energies if entry.main.value is not None}
     found = []
@@ -174,7 +178,8 @@ def rank(
             figure, reasons = _figure(cell, rows[cell.cell], by, tariff, energies)
             entries.append(Ranked(cell, names[cell.cell], figure, reasons))
         made = {cell.cell: _row(rows[cell.cell], by, tariff) for cell in group}
-        found.append(_ranking(entries, made, by, label if len(groups) > 1 else "", _basis(by, tariff, group, scopes)))
+        ranking = _ranking(entries, made, by, label if len(groups) > 1 else "", _basis(by, tariff, group, scopes))
+        found.append(replace(ranking, besides=_besides(ranking, made, factors)))
     return sorted(found, key=lambda ranking: (not ranking.reliable, -len(ranking.entries)))
 
 
@@ -355,7 +360,7 @@ def _groups(
 
 def _apart(cells: Sequence[CellSummary]) -> list[str]:
     """Return the settings that keep configurations from being ranked together."""
-    factors = {factor for key in swept_settings(cells) if (factor := factor_of(key)) is not None}
+    factors = _factors(cells)
     meant = {key for key, role in SETTINGS.items() if key in factors or role in factors}
     meant |= {follows for key in meant for follows in FOLLOWS.get(key, ())}
     if meant & {"system", "accelerator"}:
@@ -365,6 +370,25 @@ def _apart(cells: Sequence[CellSummary]) -> list[str]:
         for key, role in SETTINGS.items()
         if role in ALWAYS_APART or (key not in meant and (role in APART or key == "data_place"))
     ]
+
+
+def _factors(cells: Sequence[CellSummary]) -> set[str]:
+    """Return what the selection varies, as factors of a comparison."""
+    return {factor for key in swept_settings(cells) if (factor := factor_of(key)) is not None}
+
+
+def _besides(ranking: Ranking, rows: dict[str, Row], factors: set[str]) -> tuple[str, ...]:
+    """Return what differs from the best although nobody varied it and it does not follow from what was varied."""
+    if not ranking.reliable:
+        return ()
+    best, *others = (rows[entry.cell.cell] for entry in ranking.reliable)
+    found: dict[str, str] = {}
+    for row in others:
+        differing = [confounders(Pair(best, row, factor)) for factor in factors] or [(*differences(best, row),)]
+        for one in differing[0]:
+            if one.role in IN_EFFECT and all(one in each for each in differing):
+                found.setdefault(one.key, str(one))
+    return tuple(found.values())
 
 
 def _fits(row: Row, other: Row, keys: Iterable[str]) -> bool:

@@ -16,7 +16,7 @@ from steelyard.analysis.summary import MEASURED, is_steady, job_of, job_throughp
 from steelyard.contracts.base import to_json_object
 from steelyard.rules.program import options_of, own_words
 from steelyard.rules.table.row import Amount, Row
-from steelyard.rules.table.settings import BY_TORCH, SETTINGS
+from steelyard.rules.table.settings import BY_TORCH, SETTINGS, shown
 from steelyard.stats.intervals import across_jobs
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ BUILD = ("torch.git_version", "torch.cuda", "torch.hip", "torch.cudnn", "torch.n
 VOLATILE = (
     "SLURM_",
     "OMP_NUM_THREADS",
+    "STEELYARD_CPU_SHARE",
     "MKL_NUM_THREADS",
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
@@ -85,7 +86,7 @@ LEVELS = (
 )
 """How a program was measured, by its level."""
 # Settings that may differ between nodes of one machine, and between two starts of one program.
-BESIDE = ("variables", "cpus", "kernel", "threads")
+BESIDE = ("variables", "cpus", "kernel")
 RENAMED = {
     "throughput_job": "throughput",
     "throughput_device": "throughput_per_device",
@@ -98,8 +99,8 @@ RENAMED = {
 def row_of(cell: CellSummary) -> Row:
     """Return a configuration with its settings in effect and its figures, one value per job."""
     measured = [record for record in cell.records if record.status.code in MEASURED]
-    shown = measured or list(cell.records)
-    found = [_settings(record) for record in shown]
+    told = measured or list(cell.records)
+    found = [_settings(record) for record in told]
     stated = dict.fromkeys(key for entry in found for key in entry)
     settings = {key: _common([entry.get(key) for entry in found]) for key in stated}
     # Settings, chosen or of the machine, in which the jobs differ.
@@ -112,7 +113,7 @@ def row_of(cell: CellSummary) -> Row:
         figures=_figures(measured, settings),
         table=cell.study,
         status="completed" if measured else next(iter(cell.statuses), "no run"),
-        spec=shown[0].spec,
+        spec=told[0].spec,
         jobs=tuple(job_of(record) for record in measured),
     )
 
@@ -374,7 +375,7 @@ def _common(values: Sequence[Setting | None]) -> Setting | None:
     distinct = list(dict.fromkeys(value for value in values if value is not None))
     if len(distinct) <= 1:
         return distinct[0] if distinct else None
-    return " or ".join(sorted(map(str, distinct)))
+    return " or ".join(sorted(map(shown, distinct)))
 
 
 def _number(text: str) -> float | str:

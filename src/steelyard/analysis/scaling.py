@@ -18,7 +18,7 @@ from steelyard.rules import rule
 from steelyard.rules.scaling.curves import GROWS
 from steelyard.rules.table.batches import kind_of
 from steelyard.rules.table.row import Amount, Pair, Row, RowTable
-from steelyard.rules.table.settings import SETTINGS
+from steelyard.rules.table.settings import SETTINGS, confounders
 from steelyard.stats.quotient import Estimate, Quotient, change
 from steelyard.stats.ratio import shown_trend
 from steelyard.stats.scaling_fit import CurveFit, Refused, amdahl, gustafson, latency_bandwidth
@@ -45,6 +45,7 @@ OF_CURVES = ("SY301", "SY31")
 # Settings about evidence or the environment of the job do not make another curve.
 ASIDE = ("size", "environment", "evidence")
 TREND = "SY211"
+ABOVE = "an efficiency above 100 %, whose cause is not known"
 # Errors that make the figure of a size unreliable: a trend, and few jobs without a steady state.
 UNRELIABLE = (TREND, "SY213")
 
@@ -117,11 +118,24 @@ class Scaling:
     """Why the points are unreliable, if too few configurations are reliable for a curve; empty: they are reliable."""
     alone: tuple[str, ...] = ()
     """Configurations of the selection that are on no curve."""
+    besides: tuple[str, ...] = ()
+    """Settings other than the devices in which the largest size differs from the base, with both values."""
 
     @property
     def blocked(self) -> bool:
         """Whether errors make the ratios invalid."""
         return any(found.severity == "error" for found in self.findings)
+
+    @property
+    def above(self) -> bool:
+        """Whether the efficiency of the largest size is above 100 % beyond its interval; devices alone cannot do it."""
+        return (self.points[-1].split.total.low or 0.0) > 1
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the curve is provisional; empty: it is not."""
+        unknown = self.above and not self.besides
+        return (*self.provisional, *([ABOVE] if unknown else []))
 
 
 def scaling(
@@ -422,6 +436,7 @@ def _analyse(
         findings=_findings(sizes, points, declared, projections, provisional=bool(provisional)),
         aside=tuple(size.cell for size in measured if not any(size is one for one in sizes)),
         provisional=provisional,
+        besides=tuple(map(str, confounders(_pair(base, sizes[-1])))),
     )
 
 

@@ -34,7 +34,7 @@ from steelyard.audit.selecting import averaged, metric_of, rows_of, same
 from steelyard.errors import InputError, Problem
 from steelyard.rules.claim import Span
 from steelyard.rules.table.row import Pair
-from steelyard.rules.table.settings import FOLLOWS, SETTINGS, confounders
+from steelyard.rules.table.settings import FOLLOWS, SETTINGS, confounders, follows_size
 from steelyard.rules.table.units import unit_of
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _group_series(rows: list[Row], setting: str) -> list[list[Row]]:
     free = {setting, *FOLLOWS.get(setting, ())}
     free |= {key for key, its in SETTINGS.items() if its in _LOOSE or (its == role and role in ("batch", "size"))}
     if role == "size":
-        free |= {"parallelism", "backend", "threads", *(key for key, its in SETTINGS.items() if its == "batch")}
+        free |= follows_size(rows)
     keys = sorted({key for row in rows for key in row.settings} - free)
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
@@ -300,7 +300,7 @@ def _find_rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) 
     role = SETTINGS[claim.setting]
     followers |= {key for key, its in SETTINGS.items() if its == role and role in ("batch", "size")}
     if role == "size":
-        followers |= {key for key, its in SETTINGS.items() if its == "batch"} | {"parallelism", "backend", "threads"}
+        followers |= follows_size(rows)
     keys = [key for key, its in SETTINGS.items() if key not in followers and its != "evidence"]
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:

@@ -149,6 +149,8 @@ class RunSpec(Contract):
 
     One empty word: a study whose file is elsewhere, and is not named because its path may be private.
     """
+    most_ranks: Annotated[int, Bound(ge=1, le=65_536)] | None = None
+    """Ranks of the largest run of the study; None: this one is."""
     configuration: Name
     """Name of the settings. Runs of one configuration are repeats of each other."""
     repeat: Count = 0
@@ -195,7 +197,8 @@ class RunSpec(Contract):
     deterministic: bool = False
     """Use only deterministic algorithms."""
     threads: Annotated[int, Bound(ge=1, le=4096)] | None = None
-    """CPU threads per rank; None: torch's default for one rank, an equal share of the usable CPUs for several."""
+    """CPU threads per rank; None: OMP_NUM_THREADS, or else, on CPUs, the usable cores of a node divided by the most
+    ranks that a run of the study has there; on accelerators, by the accelerators of the node."""
     numa: bool | None = None
     """Bind each rank to the CPUs near its device; None: on an accelerator, if the node has several NUMA nodes and the
     one of the device is known."""

@@ -45,7 +45,7 @@ MAX_RUNS = 1_000_000
 MAX_CHECKED = 2000
 
 # Set by the study for each run; a file may not set them.
-IDENTITY = ("schema_version", "run_id", "study", "study_arguments", "configuration", "repeat", "seed")
+IDENTITY = ("schema_version", "run_id", "study", "study_arguments", "most_ranks", "configuration", "repeat", "seed")
 NOT_SET = (*IDENTITY, "source")
 # What a program may have beside its command; everything else is up to the program itself.
 BESIDE_PROGRAM = ("program", "workload", "device", "ranks", "time_limit_s", "energy")
@@ -424,7 +424,13 @@ def _cells(
             problem = f"{label(told)} and {label(cells[name].swept)} are the same configuration"
             raise refusal(Problem("sweep", problem, "each combination once"))
         cells[name] = Configuration(name, told, _with_identity(spec, study, name, 0))
-    return list(cells.values())
+    most = max((cell.spec.ranks for cell in cells.values()), default=1)
+    return [
+        dataclasses.replace(cell, spec=dataclasses.replace(cell.spec, most_ranks=most))
+        if cell.spec.ranks < most
+        else cell
+        for cell in cells.values()
+    ]
 
 
 def _refuse_secrets(settings: Study | RunSpec, place: InputFile) -> None:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -274,15 +275,25 @@ class AllocationLauncher(LocalLauncher):
         """Return the variables to add to our environment; what the user has set stays."""
         layout = self.allocation.layout(spec)
         added = {} if spec.program is not None else {"PYTHONSAFEPATH": "1"}
-        if spec.threads is not None:
-            added["OMP_NUM_THREADS"] = str(spec.threads)
-        if spec.processes > 1:
-            share = max(1, self.allocation.cpus_per_node // layout.processes_per_node)
-            added.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(share)))
-            if len(layout.nodes) == 1:
-                # All ranks are on one machine; a host name that cannot be resolved must not matter.
-                added["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+        added |= self.threads(spec)
+        if spec.processes > 1 and len(layout.nodes) == 1:
+            # All ranks are on one machine; a host name that cannot be resolved must not matter.
+            added["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         return added
+
+    def shared(self, spec: RunSpec) -> tuple[int, int | None]:
+        """Return how many ranks share the CPUs of a node: its devices, or the ranks of the study's largest run there.
+
+        A step sees all CPUs of a node, which need not all be ours.
+        """
+        layout, cpus = self.allocation.layout(spec), self.allocation.cpus_per_node
+        if layout.devices_per_node:
+            return self.allocation.devices_per_node, cpus
+        with suppress(InputError):
+            most = self.allocation.layout(replace(spec, ranks=spec.most_ranks or spec.ranks))
+            return max(layout.processes_per_node, most.processes_per_node), cpus
+        # The largest run does not fit here, so that this one is not compared with it.
+        return layout.processes_per_node, cpus
 
     def inherited(self) -> dict[str, str]:
         """Return our environment without what the allocation requested for its own tasks."""

@@ -57,6 +57,8 @@ class RunShape(Contract):
     """Devices requested from the scheduler; 0: none (simulated runs)."""
     threads: Annotated[int, Bound(ge=1, le=4096)] | None
     """CPU threads per process; None: an equal share of the CPUs of the node."""
+    sharing: Annotated[int, Bound(ge=1, le=1024)]
+    """Processes among which the job's CPUs of a node are divided."""
     run_limit_s: Seconds
     """Time limit of one run."""
     program: bool = False

@@ -55,6 +55,8 @@ TAIL_BYTES: Final = 2000
 LONG_TAIL_BYTES: Final = 1 << 16
 REASON_CHARACTERS: Final = 300
 SIGNALLED: Final = 128
+MAX_DERIVED: Final = 10
+"""Times that a record is derived because files appear; each worker makes a few, once."""
 OOM_KILLED: Final = "OOMKilled"
 """The state of a Kubernetes container with a process that the memory limit has killed."""
 
@@ -182,11 +184,16 @@ def _derive(campaign: Campaign, run: str, launch: observe.Launch, sealed: set[st
         create_once(raw / observe.LAUNCH_FILE, record_text(without_secrets(launch)), campaign.path, flush=False)
         redact_log(raw, campaign.path)
         _remove(raw, {name for name in nofollow.names(raw) if _is_passing(name)})
-        record = derive(raw)
-        # A worker that lives on makes each of its files once; what it made while they were read may be in the record.
-        while sealed is not None and (late := {name for name in _unsealed(raw, sealed) if not _is_passing(name)}):
-            _remove(raw, late)
+        for _ in range(MAX_DERIVED):
             record = derive(raw)
+            # A worker that lives on makes each of its files once; what it made meanwhile may be in the record.
+            late = _unsealed(raw, sealed) if sealed is not None else set()
+            late = {name for name in late if not _is_passing(name)}
+            if not late:
+                break
+            _remove(raw, late)
+        else:
+            raise SteelyardError("its processes live on and keep making files; end them first")
         replace_text(made / RECORD_FILE, record_text(record), campaign.path)
     return record
 

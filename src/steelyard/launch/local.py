@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steelyard import hostinfo
-from steelyard.contracts import observe
+from steelyard.contracts import observe, threads
 from steelyard.contracts.wrap import END_PATTERN
 from steelyard.errors import InputError
 
@@ -86,15 +86,22 @@ class LocalLauncher:
         """Return the variables to add to our environment; what the user has set stays."""
         # A program imports what it would without us.
         added = {} if spec.program is not None else {"PYTHONSAFEPATH": "1"}
-        if spec.threads is not None:
-            added["OMP_NUM_THREADS"] = str(spec.threads)
+        added |= self.threads(spec)
         if spec.processes > 1:
-            # Ranks share the CPUs; torchrun would give each one thread and print a warning on every start.
-            share = max(1, len(os.sched_getaffinity(0)) // spec.ranks)
-            added.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(share)))
             # All ranks are here; a host name that cannot be resolved must not matter.
             added["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         return added
+
+    def threads(self, spec: RunSpec) -> dict[str, str]:
+        """Return the variables that set the threads of a rank."""
+        if spec.threads is None and (spec.program is not None or spec.device_family == "sim"):
+            return {}
+        ranks, cpus = self.shared(spec)
+        return threads.variables(spec.threads, ranks, os.environ, cpus)
+
+    def shared(self, spec: RunSpec) -> tuple[int, int | None]:
+        """Return how many ranks share the CPUs of a node, and which CPUs; None: all that a rank may use."""
+        return spec.most_ranks or spec.ranks, None
 
     def admit(self, spec: RunSpec) -> None:
         """Raise InputError for a run that would start too many processes on this machine.

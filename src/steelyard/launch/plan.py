@@ -371,7 +371,7 @@ def shape_of(spec: RunSpec, place: Place, run_limit_s: int) -> RunShape:
     """Return what a run needs from the place. InputError if the place does not have it."""
     if spec.device_family == "sim":
         return RunShape(
-            nodes=1, processes_per_node=1, devices_per_node=0, threads=spec.threads, run_limit_s=run_limit_s
+            nodes=1, processes_per_node=1, devices_per_node=0, threads=spec.threads, sharing=1, run_limit_s=run_limit_s
         )
     pool = place.pool
     problems = []
@@ -395,9 +395,22 @@ def shape_of(spec: RunSpec, place: Place, run_limit_s: int) -> RunShape:
         processes_per_node=per_node if spec.program is None else 1,
         devices_per_node=0 if on_the_host else per_node,
         threads=spec.threads,
+        sharing=_sharing(spec, place, per_node),
         run_limit_s=run_limit_s,
         program=spec.program is not None,
     )
+
+
+def _sharing(spec: RunSpec, place: Place, per_node: int) -> int:
+    """Return among how many processes the job's CPUs of a node are divided.
+
+    A job that does not have whole nodes requests CPUs in proportion to its own processes.
+    """
+    if not place.pool.exclusive:
+        return per_node
+    if "cpu" in (spec.device, place.pool.device):
+        return min(spec.most_ranks or spec.ranks, place.pool.devices_per_node)
+    return place.pool.devices_per_node
 
 
 # -- jobs

@@ -72,7 +72,11 @@ def headline(ranking: Ranking) -> str:
         text += f"; {_compared(ranking.by, following)}"
     if higher is not None and higher.relative is not None:
         text += f"; {_but(higher.name, higher.figure, higher.relative.value, higher.reasons)}"
-    return text
+    return text + _besides(ranking)
+
+
+def _besides(ranking: Ranking) -> str:
+    return f"; though not varied, these differ: {', '.join(ranking.besides)}" if ranking.besides else ""
 
 
 def verdict(ranking: Ranking) -> str:
@@ -84,13 +88,14 @@ def verdict(ranking: Ranking) -> str:
     if alone:
         return f"{best.name}: a reliable result"
     if tied > 1:
-        return f"{many(tied, 'configuration')} of {len(ranking.entries)} are tied for best: no difference is shown"
+        text = f"{many(tied, 'configuration')} of {len(ranking.entries)} are tied for best: no difference is shown"
+        return text + _besides(ranking)
     text = f"best: {best.name}"
     if following is not None:
         text += f", {_compared(ranking.by, following)}"
     elif ranking.above is not None:
         text += f"; {ranking.above.name} measured more, but is unreliable"
-    return text
+    return text + _besides(ranking)
 
 
 def above_words(name: str, higher: CellSummary, used: Sequence[CellSummary]) -> str:

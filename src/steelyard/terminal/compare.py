@@ -10,7 +10,8 @@ from steelyard.analysis.ratios import METHODS, bounded, level_percent, sense, se
 from steelyard.audit.beside import REFERENCE
 from steelyard.audit.documents import provenance
 from steelyard.numbers import short
-from steelyard.rules.table.settings import shown
+from steelyard.rules.table.row import Pair
+from steelyard.rules.table.settings import differences, meant_to_differ, shown
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.findings import finding_lines, tally_lines
 from steelyard.terminal.text import capital, number, spec_notes, table, wrapped
@@ -27,6 +28,8 @@ SHOWN_LEFT_OUT = 6
 # What the column `B is` shows for a verdict.
 SAYS = {"too few jobs": "not ranked"}
 METHODS_BY_NODE = (METHODS["node"], METHODS["node, paired"])
+# Roles of settings that are chosen for a run, not those of its machine.
+OF_RUNS = ("batch", "weights", "training", "implementation", "tuning")
 OF_ONE_SIDE = ("SY115", "SY207", "SY209", "SY211", "SY213")
 
 
@@ -40,6 +43,7 @@ def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
     for source in dict.fromkeys(filter(None, (_cite_source(name_a), _cite_source(name_b)))):
         out += wrapped(f"Source: {source}")
     out += wrapped(f"Factor: {compared.factor}; figure: {compared.metric}")
+    out += _differing(compared)
     rows = [row for entry in compared.comparisons for row in (entry.a, entry.b)]
     for kind in dict.fromkeys(str(row.get("serving")) for row in rows if row.get("serving") is not None):
         out += wrapped(f"Generation: {kind}")
@@ -61,6 +65,17 @@ def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
         if len(compared.left_out) > SHOWN_LEFT_OUT:
             out.append(f"and {len(compared.left_out) - SHOWN_LEFT_OUT} more")
     return [*out, "", *tally_lines(list(told.values()))]
+
+
+def _differing(compared: Compared) -> list[str]:
+    """Name the settings of the runs that differ with the factor, such as the batch of the job."""
+    found: dict[str, str] = {}
+    for entry in compared.comparisons:
+        pair = Pair(entry.a, entry.b, compared.factor, compared.metric)
+        for one in differences(entry.a, entry.b):
+            if one.role in OF_RUNS and one.key != compared.factor and one.key in meant_to_differ(pair):
+                found.setdefault(one.key, str(one))
+    return wrapped(f"Differs with it: {', '.join(found.values())}") if found else []
 
 
 def _loud(verdict: str) -> str:

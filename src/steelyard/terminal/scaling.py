@@ -97,6 +97,8 @@ def answer(found: Scaling) -> str:
     text = _scales(found)
     if found.provisional:
         text += f" Provisional, because fewer than two device counts are reliable: {'; '.join(found.provisional)}."
+    elif found.doubts:
+        text += " Provisional until the cause is known."
     for cell in found.aside:
         verb = "is" if cell.records[0].spec.ranks == 1 else "are"
         text += f" {_devices(cell.records[0].spec.ranks)} {verb} unreliable and not used: {'; '.join(cell.unreliable)}."
@@ -107,6 +109,10 @@ def _scales(found: Scaling) -> str:
     last, base = found.points[-1], found.base
     reach = f"{_interval(last.speedup, 3)} times the throughput of {_devices(base.devices)}"
     text = f"{_devices(last.devices)} give {reach}, an efficiency of {_percent(last.split.total)}"
+    if found.above:
+        # Whatever was gained hides what was lost.
+        cause = f"besides the devices, these differ: {'; '.join(found.besides)}" if found.besides else "cause not known"
+        return f"{text}. That is above 100 %, {cause}."
     known = [(factor, factor.change.value) for factor in last.split.factors if factor.change is not None]
     rest = last.split.rest
     if not known and last.split.total.value < NOTHING_LOST:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from steelyard.contracts import observe
+from steelyard.contracts import observe, threads
 from steelyard.contracts.spec import RunSpec
 from steelyard.worker.engine.run import report_termination, run_directory
 from steelyard.worker.wrap.program import Supervisor
@@ -159,6 +159,7 @@ def main() -> int:
     if arguments.ranks_from is not None:
         _take_ranks_from_slurm()
     report_termination(lambda: runs.current)
+    threads.settle()
     codes = [runs.make(raw) for raw in raws]
     return 0 if arguments.done is not None else next((code for code in codes if code), 0)
 

@@ -483,12 +483,12 @@ class Pod:
         given = dict(os.environ)
         path = [str(self.worker), *filter(None, [given.get("PYTHONPATH")])]
         given.update(PYTHONPATH=":".join(path), PYTHONSAFEPATH="1")
-        threads = self.task["threads"]
-        if threads is None and self.task["processes"] > 1:
-            cpus = self.task["cpus"] or len(os.sched_getaffinity(0))
-            threads = given.get("OMP_NUM_THREADS") or max(1, cpus // self.task["processes"])
-        if threads is not None:
-            given["OMP_NUM_THREADS"] = str(threads)
+        # As steelyard.contracts.threads, which is not here.
+        if self.task["threads"] is not None:
+            given["OMP_NUM_THREADS"] = str(self.task["threads"])
+        elif not given.get("OMP_NUM_THREADS"):
+            share = f"{self.task['cpus'] or ''}/{self.task['sharing']}"
+            given.update(OMP_NUM_THREADS="1", STEELYARD_CPU_SHARE=share)
         if self.task["nodes"] == 1:
             given.setdefault("GLOO_SOCKET_IFNAME", "lo")
         # The user id may be unknown in the image; caches need a user name and a writable folder.

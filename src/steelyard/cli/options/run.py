@@ -58,7 +58,7 @@ def _add_job(parser: Parser) -> None:
     add_setting(job, RunSpec, "compile", "torch.compile mode")
     add_setting(job, RunSpec, "parallel", "how several ranks train")
     add_setting(job, RunSpec, "backend", "collectives library, such as nccl or gloo", default="the device family's own")
-    add_setting(job, RunSpec, "threads", "CPU threads per rank", default="set by PyTorch, or an equal share")
+    add_setting(job, RunSpec, "threads", "CPU threads per rank", default="a share of the cores")
     add_setting(job, RunSpec, "kv_cache", "keys and values of earlier tokens in generation")
     add_switch(job, "graphs", "record the decode of a token once and replay it (CUDA graphs); needs --kv-cache static")
     add_switch(job, "autocast", "inference and generation: keep fp32 weights and cast them in every step")

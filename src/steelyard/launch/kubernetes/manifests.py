@@ -267,6 +267,7 @@ def _make_task_map(plan: Plan, job: JobArray, task: int, content: Content, host:
         "nodes": shape.nodes,
         "processes": shape.processes_per_node,
         "threads": shape.threads,
+        "sharing": shape.sharing,
         "cpus": _share(plan.place.pool, job, plan.place.pool.cpus_per_node),
         "run_limit_s": shape.run_limit_s,
         "task_limit_s": job.task_limit_s,
@@ -329,7 +330,7 @@ def sample_pod(place: Place) -> Object:
     devices = pool.devices_per_node
     shape = RunShape(
         nodes=1, processes_per_node=devices, devices_per_node=devices if pool.resource else 0, threads=None,
-        run_limit_s=3600,
+        sharing=devices, run_limit_s=3600,
     )  # fmt: skip
     job = JobArray(number=0, name="check", kind="runs", shape=shape, task_limit_s=3600, tasks=(("check",),))
     plan = Plan(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from steelyard import nofollow
-from steelyard.contracts import observe, wrap
+from steelyard.contracts import observe, threads, wrap
 from steelyard.errors import DamagedDataError, InputError
 from steelyard.launch.scripts.bash import Raw, Word, expanding, line, quoted
 from steelyard.launch.scripts.container import PREFIXES, run_words
@@ -283,7 +283,7 @@ digest=$(
 )
 [[ $digest == {sha256}* ]] || {{ echo '{changed}' >&2; exit {changed_code}; }}
 unset {foreign}
-{threads}exec {before} \\
+{share}exec {before} \\
   {words}
 """
 
@@ -315,7 +315,7 @@ def node_script(campaign: Campaign, job: JobArray, *, node_rank: Raw, master: Ra
         changed=CHANGED,
         changed_code=CHANGED_CODE,
         foreign=FOREIGN_RANKS,
-        threads=_render_threads(campaign, job),
+        share=_render_share(campaign, job),
         before=_fold([*before, "env"]),
         words=" \\\n  ".join(lines),
     )
@@ -337,8 +337,8 @@ def _assign_variables(campaign: Campaign, job: JobArray, master: Raw, port: Raw)
     """
     place, shape = campaign.plan.place, job.shape
     values: dict[str, str] = {}
-    if shape.threads is None and shape.processes_per_node > 1:
-        values["OMP_NUM_THREADS"] = '"${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}"'
+    if _is_shared(campaign, job):
+        values |= {threads.OMP: '"${OMP_NUM_THREADS:-1}"', threads.SHARE: '"$share"'}
     if not _needs_starter(campaign, job) and shape.processes_per_node > 1:
         # All ranks are here; a host name that cannot be resolved must not matter.
         values["GLOO_SOCKET_IFNAME"] = '"${GLOO_SOCKET_IFNAME:-lo}"'
@@ -346,7 +346,7 @@ def _assign_variables(campaign: Campaign, job: JobArray, master: Raw, port: Raw)
     values |= {name: quoted(value) for name, value in given.items()}
     values |= {name: expanding(value) for name, value in place.expanded.items()}
     if shape.threads is not None:
-        values["OMP_NUM_THREADS"] = str(shape.threads)
+        values[threads.OMP] = str(shape.threads)
     if _needs_starter(campaign, job) and place.pool.start == "tasks":
         values |= {"MASTER_ADDR": quoted(master), "MASTER_PORT": quoted(port)}
     values["PYTHONPATH"] = _python_path(campaign, given.get("PYTHONPATH"))
@@ -430,17 +430,20 @@ def _make_command(campaign: Campaign, job: JobArray, node_rank: Raw, master: Raw
     return [[*torchrun, *meeting, f"--nproc-per-node={shape.processes_per_node}", "--no-python"], worker]
 
 
-def _render_threads(campaign: Campaign, job: JobArray) -> str:
-    count = job.shape.processes_per_node
-    if job.shape.threads is not None or count == 1:
+def _is_shared(campaign: Campaign, job: JobArray) -> bool:
+    """Return whether ranks share the CPUs of a node: nobody has set their threads, and it is not a program."""
+    place, shape = campaign.plan.place, job.shape
+    given = threads.OMP in {**place.variables, **place.expanded}
+    return shape.threads is None and not shape.program and not given and job.kind != "packed"
+
+
+def _render_share(campaign: Campaign, job: JobArray) -> str:
+    if not _is_shared(campaign, job):
         return ""
-    said = "# Each process gets an equal share of the CPUs, unless OMP_NUM_THREADS is set.\n"
-    cpus = "$(env -u OMP_NUM_THREADS nproc)"
-    if campaign.plan.place.pool.start == "tasks":
-        # Slurm may or may not have bound the task to its own CPUs.
-        share = f"threads=$((${{SLURM_CPUS_ON_NODE:-1}} / {count})) cpus={cpus}\n"
-        return f"{said}{share}((threads > cpus)) && threads=$cpus\n"
-    return f"{said}threads=$(({cpus} / {count}))\n"
+    # Slurm may or may not have bound a task to CPUs of its own.
+    cpus = "${SLURM_CPUS_ON_NODE:-}" if campaign.plan.place.pool.start == "tasks" else ""
+    said = "# Each rank finds its share of the CPUs, unless OMP_NUM_THREADS is set.\n"
+    return f'{said}share=; [[ ${{OMP_NUM_THREADS:-}} ]] || share="{cpus}/{job.shape.sharing}"\n'
 
 
 # -- TASK.done ----------------------------------------------------------------------------------------------------

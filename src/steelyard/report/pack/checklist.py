@@ -41,7 +41,7 @@ def _scaling(pack: Pack) -> Answer:
     if pack.curve.blocked:
         return Answer("scaling", f"fix the errors of the scaling: {', '.join(codes)}")
     unreliable = [cell.records[0].spec.ranks for cell in pack.curve.aside] or [p.devices for p in pack.curve.points]
-    reasons = [*pack.curve.provisional, *(reason for cell in pack.curve.aside for reason in cell.unreliable)]
+    reasons = [*pack.curve.doubts, *(reason for cell in pack.curve.aside for reason in cell.unreliable)]
     todo = f"repeat {', '.join(map(str, unreliable))} devices: {'; '.join(dict.fromkeys(reasons))}"
     return _met("scaling", not reasons, todo)
 

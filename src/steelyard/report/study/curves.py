@@ -104,7 +104,7 @@ def _speedup(curve: Scaling) -> tuple[KeyFigure, ...]:
         return ()
     over, whole = last.speedup, last.split.total.scaled(100)
     devices = f"{last.devices} devices"
-    doubt = bool(curve.provisional)
+    doubt = bool(curve.doubts)
     return (
         key_figure(f"Speed-up on {devices}", over.value, over.low, over.high, "times", unreliable=doubt),
         key_figure(f"Efficiency on {devices}", whole.value, whole.low, whole.high, "%", unreliable=doubt),

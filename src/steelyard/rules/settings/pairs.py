@@ -1,4 +1,4 @@
-"""Pair rules on settings that differ between two rows (SY102 to SY118).
+"""Pair rules on settings that differ between two rows (SY102 to SY119).
 
 What each setting affects is in `rules.table.settings`.
 """
@@ -27,6 +27,7 @@ from steelyard.rules.table.settings import (
     differences,
     implied,
     meant_to_differ,
+    on_cpu,
     shown,
     stated,
     unclear,
@@ -83,8 +84,12 @@ class _OtherSettings(PairRule):
                 place=pair.b.place,
                 evidence=self.evidence(pair, found),
                 severity="error" if invalid else "warning",
-                command=_fix_by(pair, found),
+                command=self.command(pair, found),
             )
+
+    def command(self, pair: Pair, found: list[Difference]) -> str:
+        """Return the command that makes the difference the factor, or runs both sides alike; empty: there is none."""
+        return _fix_by(pair, found)
 
     def listed(self, found: list[Difference]) -> str:
         """Format the differences for the message."""
@@ -254,8 +259,8 @@ class OtherImplementation(_OtherSettings):
     roles = ("implementation",)
     meaning = "the two sides do the same work with different implementations"
     why = (
-        "Compilation, memory layout, deterministic algorithms, threads or the kind of parallelism change the speed but "
-        "not the result. Each side may use its best implementation, but readers must know that they differ."
+        "Compilation, memory layout, deterministic algorithms or the kind of parallelism change the speed but not "
+        "the result. Each side may use its best implementation, but readers must know that they differ."
     )
     detected = "Both sides state such a setting, it differs, and it is not the factor under study."
     bad = Example(
@@ -269,6 +274,45 @@ class OtherImplementation(_OtherSettings):
         "Neither side is compiled.",
     )
     fix = "run both sides the same way, or tune each side, and report the settings with the ratio"
+
+
+class OtherThreads(_OtherSettings):
+    """Two rows whose ranks compute with different numbers of threads."""
+
+    code = "SY119"
+    name = "different-threads"
+    severity = "warning"
+    roles = ("threads",)
+    meaning = "the ranks of the two sides have different numbers of CPU threads"
+    why = (
+        "On CPUs the threads of a rank are its device: a rank with two threads compared with a rank with one is a "
+        "larger device compared with a smaller one. On accelerators threads feed the device, and a difference matters "
+        "only if it waits for them."
+    )
+    detected = (
+        "Both sides state the threads of a rank, in effect for steelyard's own runs, and they differ. It is an error "
+        "if both ran on CPUs, unless two machines are compared; else a warning. With --factor threads it is no finding."
+    )
+    bad = Example(
+        "system,accelerator,devices,threads,metric,value,unit\n"
+        "A,cpu,1,8,throughput,1000,samples/s\nA,cpu,4,2,throughput,900,samples/s\n",
+        "Four ranks with two threads use the CPUs that one rank with eight used: nothing was scaled.",
+        factor="devices",
+    )
+    good = Example(
+        "system,accelerator,devices,threads,metric,value,unit\n"
+        "A,cpu,1,2,throughput,300,samples/s\nA,cpu,4,2,throughput,900,samples/s\n",
+        "Each rank has two threads, alone and beside others.",
+        factor="devices",
+    )
+    fix = "run both sides with the same --threads, the smaller number of the two"
+
+    def command(self, pair: Pair, found: list[Difference]) -> str:
+        """Return the command that runs the side with more threads again with those of the other."""
+        del found
+        a, b = (row.number("threads") or 0 for row in (pair.a, pair.b))
+        spec = (pair.a if a > b else pair.b).spec
+        return run_again(spec, {"threads": int(min(a, b))}, repeats=MIN_JOBS) if spec is not None else ""
 
 
 class OtherTuning(_OtherSettings):
@@ -666,8 +710,8 @@ class MixedJobs(PairRule):
         "(for example after a study was resumed weeks later), the mean describes neither, and the spread is not noise."
     )
     detected = (
-        "The jobs of one side differ in a setting. It is an error for the machine, the work, the data, the batch or "
-        "the precision, otherwise a warning. In a table, a column `mixed` names such settings."
+        "The jobs of one side differ in a setting. It is an error for the machine, the work, the data, the batch, "
+        "the precision or, on CPUs, the threads, otherwise a warning. In a table, a column `mixed` names such settings."
     )
     bad = Example(
         "system,model,compile,mixed,metric,value,unit\n"
@@ -689,7 +733,7 @@ class MixedJobs(PairRule):
             mixed = row.get("mixed")
             keys = [key for key in shown(mixed).replace(",", " ").split() if key in SETTINGS] if mixed else []
             if keys:
-                invalid = any(SETTINGS[key] in ERROR_ROLES for key in keys)
+                invalid = any(SETTINGS[key] in ERROR_ROLES or (key == "threads" and on_cpu(row)) for key in keys)
                 listed = "; ".join(f"{key} {shown(row.get(key))[:SHOWN]}" for key in keys[:MOST_PARTS])
                 yield self.found(
                     f"its jobs differ in settings: {listed}",

@@ -25,7 +25,7 @@ from steelyard.rules.table.relations import (
     solve,
     without,
 )
-from steelyard.rules.table.settings import SETTINGS
+from steelyard.rules.table.settings import SETTINGS, on_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -213,7 +213,9 @@ _BESIDE_SIZE = tuple(key for key in SETTINGS if key not in _FOLLOWS_SIZE)
 
 def settings_key(row: Row) -> tuple[object, ...]:
     """Return the key of rows with the same settings, except the size and what follows from it."""
-    return (row.source, row.table, *(row.get(key) for key in _BESIDE_SIZE))
+    # On CPUs the threads of a rank are its device.
+    own = row.get("threads") if on_cpu(row) else None
+    return (row.source, row.table, own, *(row.get(key) for key in _BESIDE_SIZE))
 
 
 def size_key(row: Row) -> tuple[object, ...]:

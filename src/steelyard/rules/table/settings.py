@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Literal
 from steelyard.rules.table.units import unit_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from steelyard.rules.table.row import Amount, Pair, Row, Setting
 
 Role = Literal[
     "system", "size", "work", "data", "amount", "arithmetic", "weights", "training", "batch",
-    "input", "implementation", "tuning", "software", "environment", "evidence",
+    "input", "implementation", "threads", "tuning", "software", "environment", "evidence",
 ]  # fmt: skip
 """What a setting affects: system: the machine; size: the number of devices; work: what is computed; data: the data set;
 amount: how much is computed; arithmetic: precision and optimizer; weights: their number format and when they are cast;
 training: what is learnt, not the speed; batch: the batch sizes; input: data loading; implementation: how the same work
-is computed; tuning: switches that experts set for speed; software; environment; and evidence: how the figure was
-measured, which is never a factor."""
+is computed; threads: those of a rank on the CPU; tuning: switches that experts set for speed; software; environment;
+and evidence: how the figure was measured, which is never a factor."""
 
 SETTINGS: dict[str, Role] = {
     "system": "system",
@@ -67,7 +69,7 @@ SETTINGS: dict[str, Role] = {
     "graphs": "implementation",
     "channels_last": "implementation",
     "deterministic": "implementation",
-    "threads": "implementation",
+    "threads": "threads",
     "backend": "implementation",
     "options": "implementation",
     "preset": "tuning",
@@ -114,7 +116,7 @@ SETTINGS: dict[str, Role] = {
 BY_TORCH = "default: "
 """Before a value that torch chose for the machine: two such values are no difference in tuning."""
 BATCHES = ("batch_per_device", "global_batch", "grad_accumulation")
-TUNABLE = ("batch", "input", "implementation", "tuning")
+TUNABLE = ("batch", "input", "implementation", "threads", "tuning")
 """Roles that may be tuned separately for each side."""
 
 # Settings that change with a factor.
@@ -227,8 +229,26 @@ def blocks(pair: Pair, found: Difference) -> bool:
     if found.role == "size":
         # The same number of devices on other nodes does the same work.
         return found.key == "devices" or not _is_equal(pair, "devices")
+    if found.role == "threads":
+        # Machines differ in their CPUs.
+        return on_cpu(pair.a) and on_cpu(pair.b) and (not _is_about_system(pair) or _is_equal(pair, "system"))
     # With data generated on the device, the figure does not include the input pipeline.
     return found.role in ("system", "work", "data", "arithmetic", "weights") or found.key == "data_place"
+
+
+def on_cpu(row: Row) -> bool:
+    """Return whether the device of a row is a CPU, so that the threads of its ranks are their device."""
+    return shown(row.get("accelerator")).lower() == "cpu"
+
+
+def follows_size(rows: Iterable[Row]) -> set[str]:
+    """Return the settings that may change with the number of devices along these rows."""
+    found = {key for key, role in SETTINGS.items() if role == "batch"} | {"parallelism", "backend"}
+    return found if any(map(on_cpu, rows)) else found | {"threads"}
+
+
+def _is_about_system(pair: Pair) -> bool:
+    return bool({"system", "accelerator"} & _find_named(pair))
 
 
 def about_quality(metric: str) -> bool:
@@ -282,12 +302,12 @@ def _follow_system(pair: Pair, meant: set[str]) -> set[str]:
     if _is_equal(pair, "system") and (_is_equal(pair, "accelerator") or _is_missing(pair, "accelerator")):
         return machine
     host = {key for key, role in SETTINGS.items() if role == "environment"} - {"cpu_quota", "cpu_governor"}
-    return machine | host | {"devices", "nodes", "threads"}
+    return machine | host | {"devices", "nodes"}
 
 
 def _follow_devices(pair: Pair) -> set[str]:
     """Return the settings that follow from the device count: the global batch (weak) or batch per device (strong)."""
-    follows = {"devices", "nodes", "threads"}
+    follows = {"devices", "nodes"}
     if _is_equal(pair, "devices"):
         return follows
     if _is_equal(pair, "global_batch"):

@@ -72,6 +72,7 @@ def open_device(family: str, rank: int, local_rank: int, local_world: int = 1) -
             f"each rank sees one {kind} device, and torch {torch.__version__} cannot tell them apart",
             next_step="use a newer torch, or let every rank see all devices of its node",
         )
+    device.visible = count
     # Recording an event does not make MPS start its work, so asking about one tells nothing.
     device.queued = device.queued and kind != "mps"
     return device
@@ -114,6 +115,8 @@ class TorchDevice:
     shares_memory = False
     """Whether it shares the memory of the processor."""
     queued = False
+    visible = 1
+    """Devices of its kind that this rank sees."""
 
     def __init__(self, rank: int, device: torch.device) -> None:
         self.rank = rank

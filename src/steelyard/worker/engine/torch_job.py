@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from steelyard import hostinfo, plugins
+from steelyard.contracts import threads
 from steelyard.contracts.observe import DataFacts, DeviceFacts, ModelFacts, Settings
 from steelyard.errors import InputError, Problem
 from steelyard.worker.devices.facts import look_up
@@ -116,8 +117,11 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
     near = numa.choose(spec.numa, device.pci_address(), local_rank, local_world, accelerator=accelerator)
     if near.cpus:
         numa.bind(near.cpus)
-    if spec.threads is not None or near.cpus:
-        torch.set_num_threads(spec.threads or min(torch.get_num_threads(), len(near.cpus)))
+    own = spec.threads or threads.share(device.visible if accelerator else 0)
+    if near.cpus and spec.threads is None:
+        own = min(own or torch.get_num_threads(), len(near.cpus))
+    if own is not None:
+        torch.set_num_threads(own)
     # Reject unsupported settings before the process group is created.
     precision = Precision(spec, device.device)
     parallel = Parallel(spec, device.device, device.record)
