@@ -132,7 +132,7 @@ def study(*, repeats: int = 4, sweep: dict[str, Any] | None = None, search: Any 
 
 def alone(**run: Any) -> Expansion:
     """Simulated runs that are launched one by one, because each has a time limit of its own."""
-    return study(time_limit_s=30.0, **run)
+    return study(time_limit_s=HANG_S, **run)
 
 
 def plan(folder: ResultFolder, expansion: Expansion, hand: Hand, where: Place | None = None) -> Campaign:
@@ -289,11 +289,11 @@ def test_tasks_stay_within_the_limits(
     runs = [run for job in made.plan.jobs for task in job.tasks for run in task]
     assert runs == [spec.run_id for spec in alone(repeats=12).runs]
     longest = max(len(task) for job in made.plan.jobs for task in job.tasks)
-    assert all(job.task_limit_s == 30 * longest + 60 for job in made.plan.jobs)
+    assert all(job.task_limit_s == HANG_S * longest + 60 for job in made.plan.jobs)
 
 
 def test_what_does_not_fit_into_the_queue_comes_later(folder: ResultFolder, hand: Hand) -> None:
-    where = place({"max_time_s": 120}, limits={"max_submitted": 3})
+    where = place({"max_time_s": int(2 * HANG_S + 60)}, limits={"max_submitted": 3})
     first = sent(folder, alone(repeats=10), hand, where)
     assert [len(task) for job in first.plan.jobs for task in job.tasks] == [2, 2, 2]
     with pytest.raises(SteelyardError, match="is full"):

@@ -193,6 +193,12 @@ def test_a_loader_process_that_the_memory_limit_killed(tmp_path: Path) -> None:
 # -- the watchdog
 
 
+@pytest.fixture(autouse=True)
+def late_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer would end the tests' own process where the thread is delayed."""
+    monkeypatch.setattr(watching, "BACKSTOP_S", HANG_S)
+
+
 class Barks:
     """Waits for a bark, like a thread that hangs."""
 
@@ -236,7 +242,10 @@ def test_patience_before_the_first_beat_and_after_the_last(
     assert barks.limit_s == 0.4
 
 
-def test_compilation_is_no_hang_and_the_others_learn_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("delayed", [False, True])
+def test_compilation_is_no_hang_and_the_others_learn_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delayed: bool
+) -> None:
     limit_s = 0.1
 
     def compile_slowly(watchdog: Watchdog, barks: Barks) -> None:
@@ -254,6 +263,8 @@ def test_compilation_is_no_hang_and_the_others_learn_of_it(tmp_path: Path) -> No
     def whole() -> None:
         watchdog.start()
         watchdog.beat()
+        if delayed:  # The watching thread: the time of its last look is long past whenever it asks.
+            monkeypatch.setattr(watchdog, "_rest", lambda _limit_s: None)
         compile_slowly(watchdog, barks)
 
     try:

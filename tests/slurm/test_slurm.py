@@ -57,7 +57,7 @@ ranks = {ranks}
 PROGRAMS = Path(__file__).resolve().parents[2] / "benchmarks" / "lib" / "programs"
 WRAPPED = """
 [run]
-time_limit_s = 100
+time_limit_s = 300
 [run.program]
 command = "torchrun plain.py --batch {batch} --steps 30"
 [sweep]

@@ -265,7 +265,7 @@ def test_a_ranking_names_what_differs_although_nobody_varied_it(simulate: Simula
     (ranking,) = rank(summarise(measured(simulate, "cuda", 1, 8) + measured(simulate, "cuda", 2, 4)))
     assert ranking.besides == ("threads 4 vs 8",)
     for text in (headline(ranking), verdict(ranking)):
-        assert text.endswith("; though not varied, these differ: threads 4 vs 8")
+        assert text.endswith("; these differ although nobody varied them: threads 4 vs 8")
 
 
 def test_a_comparison_names_what_differs_with_its_factor(simulate: Simulate) -> None:

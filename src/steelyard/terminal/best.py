@@ -76,7 +76,7 @@ def headline(ranking: Ranking) -> str:
 
 
 def _besides(ranking: Ranking) -> str:
-    return f"; though not varied, these differ: {', '.join(ranking.besides)}" if ranking.besides else ""
+    return f"; these differ although nobody varied them: {', '.join(ranking.besides)}" if ranking.besides else ""
 
 
 def verdict(ranking: Ranking) -> str:

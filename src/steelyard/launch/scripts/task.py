@@ -336,9 +336,10 @@ def _assign_variables(campaign: Campaign, job: JobArray, master: Raw, port: Raw)
     some, such as PATH or IFS, to itself.
     """
     place, shape = campaign.plan.place, job.shape
-    values: dict[str, str] = {}
+    # Empty where threads are set: a job that was submitted from inside a run of ours may inherit that of the run.
+    values = {threads.SHARE: "''"}
     if _is_shared(campaign, job):
-        values |= {threads.OMP: '"${OMP_NUM_THREADS:-1}"', threads.SHARE: '"$share"'}
+        values = {threads.OMP: '"${OMP_NUM_THREADS:-1}"', threads.SHARE: '"$share"'}
     if not _needs_starter(campaign, job) and shape.processes_per_node > 1:
         # All ranks are here; a host name that cannot be resolved must not matter.
         values["GLOO_SOCKET_IFNAME"] = '"${GLOO_SOCKET_IFNAME:-lo}"'

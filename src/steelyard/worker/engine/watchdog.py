@@ -85,12 +85,15 @@ class Watchdog:
                 with suppress(OSError):
                     self._file.touch()
             if self._others_compile() or compiling:
+                # No look at the clock: this thread may be delayed as well.
                 self._rest(self._limit_s)
-            with self._lock:
-                left_s = self._last_s + self._limit_s - time.monotonic()
-                if left_s <= 0 and not self._ended:
-                    self._bark(self._limit_s, stack_of(self._watched))
-                    return
+                left_s = self._limit_s
+            else:
+                with self._lock:
+                    left_s = self._last_s + self._limit_s - time.monotonic()
+                    if left_s <= 0 and not self._ended:
+                        self._bark(self._limit_s, stack_of(self._watched))
+                        return
             self._wake.wait(max(0.05, min(look_s, left_s)))
 
     def _compiling(self) -> bool:
