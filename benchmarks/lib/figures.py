@@ -74,6 +74,7 @@ NAMES = (
     "no_secrets",
     "allocation_pack",
     "headline",
+    "next_works",
     "no_false_headline",
     "at_rest",
     "extend",

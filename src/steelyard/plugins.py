@@ -160,6 +160,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY607": "steelyard.rules.environment.pairs:OtherScope",
         "SY608": "steelyard.rules.environment.pairs:OtherTiming",
         "SY615": "steelyard.rules.environment.pairs:OneHeldBack",
+        "SY625": "steelyard.rules.environment.pairs:BesideLoad",
     },
     "table_rule": {
         "SY220": "steelyard.rules.statistics.history:Drifted",

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import os
 import re
 import shutil
 import struct
@@ -24,6 +25,7 @@ from steelyard.contracts.record import Finding, Quantity
 from steelyard.contracts.spec import Budget, Data, Loader, Quality, RunSpec
 from steelyard.derive.record import derive
 from steelyard.inputs.study import Study, expand
+from steelyard.launch.local_study import write_study_plan
 from steelyard.report.page import Chart, Drawing, Prose, Table
 from steelyard.report.render import draw
 from steelyard.report.render.card import card_svg
@@ -34,7 +36,7 @@ from steelyard.report.study import curves as study_curves
 from steelyard.report.study.page import study_page
 from steelyard.report.study.run import figures_section, median_job
 from steelyard.report.study.subject import subject
-from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, record_text
+from steelyard.results.store import PLANS, RAW, RECORD_FILE, ResultFolder, record_text
 from steelyard.terminal.findings import merged
 from steelyard.terminal.scaling import answer
 from steelyard.worker.engine.run import run_directory
@@ -189,7 +191,60 @@ def test_a_failed_and_a_missing_run_are_told(folder: ResultFolder) -> None:
     rows = texts(table(page, "not-completed"))
     assert "the node &lt;b&gt;is lost" in html(page)
     assert ["ranks=2", "node failure", "1", "the node <b>is lost", "rank 3"] in rows
-    assert any(row[:3] == ["ranks=4", "missing", "1"] and "left no record" in row[3] for row in rows)
+    # Without a plan nobody knows how many there should be.
+    assert not [row for row in rows if row[1] == "missing"]
+    write_study_plan(folder, expand(Study(name=name, repeats=9, run=PLAIN, sweep={"ranks": (1, 2)})))
+    for earlier in (folder.root / PLANS).iterdir():
+        os.utime(earlier, (1000, 1000))
+    write_study_plan(folder, expand(Study(name=name, repeats=3, run=PLAIN, sweep={"ranks": (1, 2, 4, 8, 16)})))
+    rows = texts(table(study_page(folder, name), "not-completed"))
+    assert [row[:3] for row in rows if row[1] == "missing"] == [
+        ["ranks=4", "missing", "1"],
+        ["2 configurations without any run", "missing", "6"],
+    ]
+    rows = texts(table(study_page(folder, f"{name}:ranks=4"), "not-completed"))
+    assert [row[2] for row in rows if row[1] == "missing"] == ["1"]
+
+
+def test_what_was_varied_is_not_fixed_and_no_folder_is_published(folder: ResultFolder) -> None:
+    wide = {1: 64, 2: 128, 4: 256}
+
+    def change(record: RunRecord) -> RunRecord:
+        model = {"width": wide[record.spec.ranks], "depth": 2, "weights": "/home/somebody/private/w.pt"}
+        return dataclasses.replace(record, spec=dataclasses.replace(record.spec, model=model))
+
+    facts = {
+        key: value
+        for block in section(study_page(folder, altered(folder, "line", change)), "overview").blocks
+        if isinstance(block, Prose)
+        for key, value in block.facts
+    }
+    assert facts["Varied: model.width"] == "64, 128, 256"
+    assert "model.depth 2" in facts["Fixed"]
+    assert "model.weights w.pt" in facts["Fixed"]
+    assert "width" not in facts["Fixed"]
+    assert "{" not in facts["Fixed"]
+
+
+@pytest.mark.parametrize(
+    "shape", [{"warmup_amplitude": 0.5, "warmup_steps": 500}, {"drift_per_step": 1e-5}, {"compile_step_s": 30.0}]
+)
+def test_nothing_is_counted_in_bins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: dict[str, float]
+) -> None:
+    """15,003 steps are read as 3,750 bins of four."""
+    folder = ResultFolder(tmp_path)
+    folder.prepare()
+    budget = {"min_steps": 15_003, "max_steps": 15_003, "min_seconds": 0.0, "max_seconds": 1e6}
+    make(folder, "long", PLAIN | {"budget": budget, "sim": PLAIN["sim"] | {"shape": shape}}, {}, repeats=1)
+    (run,) = folder.run_ids("long")
+    assert main(["show", run, "--results", str(tmp_path)]) == 0
+    told = capsys.readouterr().out + html(study_page(folder, "long"), charts=False)
+    (record,) = folder.records("long")
+    assert "15,003 steps" in told
+    assert record.steady is not None
+    assert "15,003" in record.steady.reason
+    assert not re.findall(r"\b3,?75[01]\b", told)
 
 
 def test_every_run_is_in_the_provenance(results: ResultFolder, both: Page) -> None:
@@ -247,7 +302,7 @@ def test_figures_that_may_not_be_used_are_never_called_the_highest(folder: Resul
 def test_a_comparison_begins_with_its_verdict(results: ResultFolder, folder: ResultFolder) -> None:
     part = section(study_page(results, "modes"), "compare-compile")
     assert part.question == "What does compile change, compared with off?"
-    assert part.answer.startswith("Comparable with warnings. ")
+    assert part.answer.startswith("Comparable. ")
     assert "compile default" in part.answer
     blocked = section(study_page(folder, altered(folder, "modes", in_another_precision)), "compare-compile")
     assert blocked.answer.startswith("Not comparable. No ratio: ")
@@ -266,7 +321,7 @@ def test_several_selections_stand_side_by_side(results: ResultFolder) -> None:
     page = study_page(results, names, factor="batch", title="Two batches")
     assert page.title == "Two batches"
     assert page.first is not None
-    assert page.first.verdict.startswith("Comparable with warnings.")
+    assert page.first.verdict.startswith("Comparable.")
     assert page.first.chart is not None
     assert page.first.chart.title.endswith("both:batch=128 / both:batch=32")
     assert [figure.label for figure in page.first.figures] == [f"Highest of {name}" for name in names]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shlex
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -267,7 +268,29 @@ def test_too_few_batches_are_said_to_be_too_few(results: Path, capsys: pytest.Ca
         ("sweep:batch=2048", "no batch sizes have a usable throughput"),
     ):
         assert main(["batch", words, "--results", str(results)]) == 1
-        assert said in " ".join(capsys.readouterr().out.split())
+        out = capsys.readouterr().out
+        assert said in " ".join(out.split())
+        assert ("next: steelyard batch sweep --results" in out) == ("=64" in words)
+
+
+def test_one_batch_is_told_which_others_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = ["--study", "one", "--results", str(tmp_path)]
+    assert main(["run", "sim", "--batch", "16", *there]) == 0
+    capsys.readouterr()
+    assert main(["batch", "one", "--results", str(tmp_path)]) == 1
+    (step,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: steelyard run")]
+    commands = [shlex.split(one) for one in step.removeprefix("next: ").split(" && ")]
+    for words in commands:
+        assert main(words[1:]) == 0
+    capsys.readouterr()
+    main(["batch", "one", "--results", str(tmp_path)])
+    assert "at least 3 are needed" not in " ".join(capsys.readouterr().out.split())
+    # The file of a study is its user's.
+    (tmp_path / "s.toml").write_text('name = "s"\n[sweep]\nbatch = [1, 16]\n', encoding="utf-8")
+    assert main(["study", str(tmp_path / "s.toml"), "--results", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["batch", "s", "--results", str(tmp_path)]) == 1
+    assert "next: write [sweep] batch = [1, 16, 64] into the study" in capsys.readouterr().out
 
 
 def test_a_batch_that_fits_in_some_jobs_only_does_not_fit(results: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, get_args
@@ -112,8 +113,6 @@ def test_a_study_is_extended_where_a_finding_asks_for_it(capsys: pytest.CaptureF
     (tmp_path / "s.toml").write_text(
         'name = "s"\nrepeats = 1\n[run]\ncrosscheck_steps = 0\n[sweep]\n"sim.step_time_s" = [0.01, 20.0]\n'
     )
-    assert main(["study", "s.toml", "--extend"]) == 2
-    assert "2 runs of 's' have no result yet\nnext: steelyard study s.toml" in capsys.readouterr().err
     assert run_json(capsys, "study", "s.toml")[0] == 0
     for words, text in ((["--again", "failed"], "--again"), (["--wait"], "--wait without --site")):
         assert main(["study", "s.toml", "--extend", *words]) == 2
@@ -130,6 +129,39 @@ def test_a_study_is_extended_where_a_finding_asks_for_it(capsys: pytest.CaptureF
     assert (code, result["made"], [cell["shorter_runs"] for cell in result["configurations"]]) == (0, 0, [0, 1])
     plans = list((tmp_path / "steelyard-results/studies").iterdir())
     assert len(plans) == 2
+
+
+def test_a_refused_comparison_names_the_one_that_was_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "s.toml").write_text(
+        'name = "s"\nrepeats = 3\n[run]\ncrosscheck_steps = 0\n'
+        '[sweep]\n"sim.step_time_s" = [0.01, 0.008]\nprecision = ["fp32", "bf16"]\n'
+    )
+    assert main(["study", "s.toml"]) == 0
+    a, b = "s:sim.step_time_s=0.01,precision=fp32", "s:sim.step_time_s=0.008,precision=bf16"
+    capsys.readouterr()
+    assert main(["compare", a, b]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"next: steelyard compare {a} s:precision=fp32,sim.step_time_s=0.008"
+    # It leads to an answer.
+    assert main(shlex.split(last)[2:]) == 0
+    assert "B is 1.25 times as fast as A" in capsys.readouterr().out
+    # Nothing else has the other's settings.
+    assert main(["compare", a, b, "--factor", "batch"]) == 1
+    assert "steelyard run sim" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_what_is_missing_comes_before_an_extension(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Findings print the command after Ctrl-C, too."""
+    (tmp_path / "s.toml").write_text('name = "s"\nrepeats = 2\n[run]\ncrosscheck_steps = 0\n')
+    code, plan = run_json(capsys, "study", "s.toml", "--extend", "--dry-run")
+    assert (code, len(plan["order"]), plan["there"]) == (0, 2, 0)
+    assert main(["study", "s.toml", "--extend"]) == 0
+    said = capsys.readouterr()
+    assert "first the study as it is: 2 runs without a result" in said.err
+    assert "Price: 1 more job, about " in said.err
+    assert "3 completed" in said.out
 
 
 @pytest.mark.parametrize(

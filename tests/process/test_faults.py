@@ -264,7 +264,7 @@ def test_compilation_is_no_hang_and_the_others_learn_of_it(
         watchdog.start()
         watchdog.beat()
         if delayed:  # The watching thread: the time of its last look is long past whenever it asks.
-            monkeypatch.setattr(watchdog, "_rest", lambda _limit_s: None)
+            monkeypatch.setattr(watchdog, "_rest", lambda: None)
         compile_slowly(watchdog, barks)
 
     try:

@@ -458,6 +458,8 @@ def test_threads_are_shared_unless_they_are_set(tmp_path: Path) -> None:
         found = text(processes_per_node=2, **changes)
         assert f"OMP_NUM_THREADS={value} " in found
         assert "share=" not in found
+        # A job that is submitted from inside a run inherits none.
+        assert "STEELYARD_CPU_SHARE='' " in found
 
 
 def test_a_path_that_python_cannot_import_from_is_refused(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import pytest
 
 from conftest import HANG_S, make_spec, until
 from steelyard.cli.main import main
-from steelyard.contracts.observe import PROGRESS_FILE, Status, StatusCode
+from steelyard.contracts.observe import FIRST_EVENTS, PROGRESS_FILE, Status, StatusCode
 from steelyard.contracts.record import Finding
 from steelyard.inputs.search import Search
 from steelyard.inputs.study import Study, expand
@@ -629,6 +629,39 @@ def test_a_budget_that_is_too_short_is_said_at_once_and_once(
             f"{begun}: warning: too short: {need} 10 min; max_seconds is 240 s, 480 s with its extension",
             f"  fix: {fix}",
         ]
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "needed_s", "said"),
+    [
+        ("cpu", "cpu", 600.0, ["measures on the CPU (2 threads, no accelerator was found) for at most 240 s",
+                               "--batch 16", "or, as a CPU is slow: "]),
+        ("cpu", "cpu", 60_000.0, ["a smaller model (steelyard workloads)"]),
+        ("cuda", "NVIDIA GH200 480GB", 600.0, ["measures on NVIDIA GH200 480GB for at most 240 s"]),
+    ],
+)  # fmt: skip
+def test_a_run_says_on_what_it_measures_and_what_to_do_on_a_slow_cpu(
+    record: RunRecord,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    device: str,
+    name: str,
+    needed_s: float,
+    said: list[str],
+) -> None:
+    facts = {"device.name": name, "torch.threads": "2"}
+    event = {"kind": "environment", "node": "n", "allocation": None, "device": device, "timing": "t", "facts": facts}
+    (tmp_path / FIRST_EVENTS).write_text(json.dumps({"kind": "load"}) + "\n" + json.dumps(event) + "\n")
+    progress = {"steps": 4, "seconds": 86.0, "needed_s": needed_s, "limit_s": 480.0}
+    (tmp_path / PROGRESS_FILE).write_text(json.dumps(progress))
+    scene = Scene(record, tmp_path, sweep={}, run={"workload": "resnet50", "batch": 32})
+    with scene.progress:
+        scene.begin()
+        scene.progress.tick(tmp_path)
+        scene.progress.tick(tmp_path)
+    told = capsys.readouterr().err
+    assert all(told.count(part) == 1 for part in said), told
+    assert ("a CPU is slow" in told) == (device == "cpu")
 
 
 def test_a_study_warns_after_its_first_useless_run_once_per_kind(

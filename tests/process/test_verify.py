@@ -637,6 +637,34 @@ def test_errors_of_jobs_are_not_answered_with_more_jobs(tmp_path: Path, capsys: 
     assert f"next: steelyard verify {tmp_path / 'node.toml'}" in text
 
 
+def test_other_load_may_be_why_a_figure_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, RECIPE)
+    verify(capsys, tmp_path)
+    load = Finding(code="SY609", severity="warning", message="busy", fix="wait")
+
+    def judged(rates: Sequence[float], busy: set[int]) -> tuple[int, str]:
+        _set_rates(tmp_path, rates)
+        _change_records(
+            tmp_path,
+            lambda number, record: dataclasses.replace(record, findings=(load,)) if number in busy else record,
+        )
+        code, text = verify(capsys, tmp_path, "--no-run")
+        return code, " ".join(text.split())
+
+    slow = [2900.0, 2905.0, 2895.0, 2900.0]
+    assert judged(slow, set())[0] == 1
+    code, text = judged(slow, {0, 1, 2, 3})
+    assert code == 3
+    assert "other load beside the jobs may be the reason" in text
+    assert "--more" not in text
+    assert f"next: steelyard verify {tmp_path / 'node.toml'}" in text
+    # Three jobs without load fail by themselves.
+    assert judged(slow, {0})[0] == 1
+    # Load makes nothing faster, and a pass beside it is a pass.
+    assert judged([3500.0, 3505.0, 3495.0, 3500.0], {0, 1, 2, 3})[0] == 1
+    assert judged([3200.0, 3201.0, 3199.0, 3200.0], {0, 1, 2, 3})[0] == 0
+
+
 def _set_rates(folder: Path, rates: Sequence[float], answer: Any = "steady") -> None:
     """Give the jobs of the latest occasion these throughputs, and this answer on their steady state."""
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from conftest import make_spec
+from steelyard.cli.main import main
 from steelyard.worker.measure.software import torch_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
@@ -18,6 +22,23 @@ def test_torch_says_what_it_is() -> None:
     facts = torch_facts()
     assert {"torch.version", "torch.threads", "torch.accelerator", "torch.distributed"} <= set(facts)
     assert all(isinstance(value, str) and value for value in facts.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["mobilenet-v3-small", "--mode", "generate"], "cannot generate tokens"),
+        (["mobilenet-v3-small", "--device", "hpu"], "--device cpu"),
+    ],
+)
+def test_a_run_that_is_refused_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["run", *words, "--results", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.err.count(told) == 1
+    assert not said.out
+    assert not list(tmp_path.glob("runs/*/*"))
 
 
 def test_unknown_workload_is_refused(simulate: Callable[[RunSpec], RunRecord]) -> None:

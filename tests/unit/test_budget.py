@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from conftest import make_spec
-from steelyard.contracts.observe import PROGRESS_FILE
+from steelyard.contracts.observe import PROGRESS_FILE, Stop
 from steelyard.contracts.sim import SimTruth
 from steelyard.contracts.spec import Budget
 from steelyard.estimate.fold import Fold
 from steelyard.estimate.stop import STEPS_TO_JUDGE, StopRule
 from steelyard.stats.steady import FEWEST, LEAD_REACH
+from steelyard.worker.engine.blocks import crosscheck_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,6 +97,14 @@ def test_a_simulated_run_records_that_it_was_extended(
     assert record.stop.extended_s == pytest.approx(extended_s)
     progress = json.loads((tmp_path / PROGRESS_FILE).read_text())
     assert progress.get("needed_s") == (None if extended_s else pytest.approx(28 * step_s))
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(0.01, 32), (1.0, 12), (2.5, 4), (20.0, 0)])
+def test_a_run_that_is_too_short_is_not_checked_for_longer_than_it_took(step_s: float, steps: int) -> None:
+    budget = Budget(max_seconds=120.0)
+    count = max(1, int(120.0 / step_s))
+    stop = Stop(reason="max_seconds", steps=count, seconds=step_s * count, host_seconds=step_s * count)
+    assert crosscheck_steps(32, stop, budget) == steps
 
 
 @pytest.mark.parametrize(

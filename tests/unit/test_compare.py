@@ -143,6 +143,55 @@ def test_fewer_than_three_jobs_are_not_ranked(simulate: Simulate) -> None:
     assert found.findings[0].code == "SY205"
 
 
+@pytest.mark.parametrize(
+    ("change", "factor"),
+    [
+        ({"batch_per_device": 64}, "batch"),
+        ({"precision": "fp32"}, "precision"),
+        ({"workers_per_device": 8}, "input"),
+        ({"compile": "default"}, "implementation"),
+        ({"devices": 2}, "devices"),
+        ({"model": "bert"}, None),
+        ({"dataset": "mnist"}, None),
+        ({"batch_per_device": 64, "precision": "fp32"}, None),
+        ({"system": "B"}, None),
+    ],
+)
+def test_a_factor_that_nobody_named_is_the_only_difference(change: dict[str, Any], factor: str | None) -> None:
+    same = {"workers_per_device": 4, "compile": "off", "dataset": "imagenet"}
+    a, b = made([100.0, 101, 102], **same), made([200.0, 201, 202], "t/b", **{**same, **change})
+    found = compare([a], [b], factor=None)
+    assert (found.factor, found.inferred) == ((factor, True) if factor else ("system", False))
+    assert found.made == (factor is not None or "system" in change)
+    assert ("(nothing else was varied)" in "\n".join(lines(found, "a", "b"))) == found.inferred
+
+
+def test_two_selections_of_the_same_rows_are_not_compared() -> None:
+    rows = [made([100.0, 101, 102], f"t/{batch}", batch_per_device=batch) for batch in (8, 16)]
+    with pytest.raises(InputError, match="nothing to compare") as found:
+        compare(rows, rows)
+    assert "the same 2 configurations" in str(found.value)
+
+
+@pytest.mark.parametrize(("a", "b", "severity"), [("n", "n", "note"), ("n", "m", "warning"), ("n", "n, m", "warning")])
+def test_one_node_is_a_note_if_both_sides_ran_on_it(a: str, b: str, severity: str) -> None:
+    sides = made([100.0, 101, 102], node=a), made([200.0, 201, 202], "t/b", system="B", node=b)
+    found = compare([sides[0]], [sides[1]])
+    assert [one.severity for one in found.comparisons[0].findings if one.code == "SY206"] == [severity]
+    text = "\n".join(lines(found, "a", "b"))
+    assert text.startswith("COMPARABLE\n" if severity == "note" else "COMPARABLE WITH WARNINGS\n")
+    assert text.endswith("1 note.") == (severity == "note")
+
+
+def test_jobs_beside_other_load_are_named_with_their_side() -> None:
+    quiet, busy = (
+        dataclasses.replace(row, settings={**row.settings, "jobs": 3, "busy_jobs": count})
+        for row, count in ((made([100.0, 101, 102]), 0), (made([80.0, 81, 82], "t/b", system="B"), 2))
+    )
+    text = "\n".join(lines(compare([quiet], [busy]), "a", "b"))
+    assert "B: SY625 jobs-beside-load (warning): 2 of 3 jobs ran beside other load" in text
+
+
 # -- rows of any origin
 
 
@@ -425,19 +474,22 @@ def test_the_verdict_comes_first(results: Path, capsys: pytest.CaptureFixture[st
     assert out.startswith("COMPARABLE")
     assert "times as fast as A" in out
     wide = [line for line in out.splitlines() if len(line) > 80]
-    assert all(line.strip().startswith("steelyard run ") for line in wide)
+    assert all(line.strip().removeprefix("next: ").startswith("steelyard run ") for line in wide)
 
 
 def test_exit_codes_and_words_of_a_blocked_comparison(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "base", "half", "--results", str(results)]
-    assert main(words) == 1
+    blocked = [*words, "--factor", "system"]
+    assert main(blocked) == 1
     out = capsys.readouterr().out
     assert out.startswith("NOT COMPARABLE")
     assert "SY103" in out
     assert "B over A" not in out
-    assert main([*words, "--force"]) == 0
+    assert main([*blocked, "--force"]) == 0
     assert "FORCED" in capsys.readouterr().out
     assert main([*words, "--factor", "precision"]) == 0
+    assert main(words) == 0
+    assert "Factor: precision (nothing else was varied)" in capsys.readouterr().out
     assert main(["compare", "base", "nosuch", "--results", str(results)]) == 2
 
 

@@ -26,7 +26,7 @@ from steelyard.results.store import ResultFolder
 from steelyard.rules.rule import Example, check, rule
 from steelyard.rules.table.row import Pair
 from steelyard.terminal.console import _folded
-from steelyard.terminal.findings import command_line, finding_lines, merged, tally_lines
+from steelyard.terminal.findings import command_line, finding_lines, merged, tally_lines, with_one_remedy
 from steelyard.terminal.text import RESULTS
 from test_rules import IN_EFFECT, sound, tried
 
@@ -310,7 +310,7 @@ def test_also_with_json_in_errors_and_while_it_runs(capsys: pytest.CaptureFixtur
     assert again in said.err
     (cell,) = json.loads(said.out)["configurations"]
     assert {found["command"] for found in cell["findings"]} == {again}
-    Path("s.toml").write_text('name = "t"\n')
+    Path("s.toml").write_text('name = "t"\n[search]\nfirst = 16\nlast = 64\n')
     for options in ([], ["--site", "olive:gh200"]):
         assert main(["study", "s.toml", "--results", "other", "--json", "--extend", "--dry-run", *options]) == 2
         error = json.loads(capsys.readouterr().out)["error"]
@@ -361,6 +361,33 @@ def test_findings_of_one_code_share_one_fix() -> None:
         "    fix: run longer",
         "        steelyard doctor",
     ]
+
+
+def test_findings_that_mean_measure_again_share_one_command() -> None:
+    run = "steelyard run resnet50"
+    busy = finding("SY609", command=f"steelyard doctor && {run}")
+    short = finding("SY202", command=f"{run} --max-seconds 900 --repeats 3")
+    wide = finding("SY203", command=f"{run} --repeats 3")
+    other = finding("SY501", severity="error", command="steelyard doctor")
+    told = with_one_remedy([short, busy, wide, other])
+    assert [found.code for found in told] == ["SY501", "SY609", "SY202", "SY203"]
+    lines = finding_lines(told)
+    assert [line for line in lines if "fix: " in line][1:] == [
+        "    fix: measure again, longer, when the machine is quiet"
+    ]
+    assert lines[-1].strip() == short.command
+    assert {found.command for found in told[1:]} == {short.command}
+    # One alone, or configurations with a command each, stay as they are.
+    for alone in ([busy, other], [dataclasses.replace(short, place="batch=8"), dataclasses.replace(wide, place="b")]):
+        assert with_one_remedy(alone) == tuple(alone)
+
+
+def test_no_command_asks_for_a_day(capsys: pytest.CaptureFixture[str], here: ResultFolder) -> None:
+    text = run_and_read("steelyard run sim --max-seconds 20 --set sim.step_time_s=9", capsys)
+    (given,) = parsed(next_command(text))
+    assert (given.max_seconds, given.repeats) == (900.0, 3)
+    assert "SY201" not in run_and_read(next_command(text), capsys)
+    assert len(list(here.records())) == 4
 
 
 def test_the_last_line_is_the_command_of_the_most_severe_finding() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ def test_short_and_exact_after_one_slow_step(n: int) -> None:
 def test_few_values_that_differ_claim_nothing(step_s: list[float]) -> None:
     found = find_steady(np.array(step_s))
     assert window(found) == ("no steady state", 0, len(step_s))
-    assert "20 are needed" in found.reason
+    assert "20 are needed" in found.reason.sentence()
 
 
 @pytest.mark.parametrize("n", [20, 60, 400, 4096])
@@ -152,7 +153,30 @@ def test_throttling_after_a_warm_up_slows_down() -> None:
 def test_drift_slows_down_and_says_by_how_much() -> None:
     found = find_steady(noisy(1000, 0.01, 6) * np.linspace(1, 1.2, 1000))
     assert found.answer == "slowing down"
-    assert "slower than the fastest tenth" in found.reason
+    assert "slower than the fastest tenth" in found.reason.sentence()
+
+
+SHAPES = {
+    "warm-up": noisy(1000, 0.01, 1) * np.where(np.arange(1000) < 150, 1.2, 1),
+    "compilation": noisy(1000, 0.01, 2) * np.where(np.arange(1000) < 3, 30, 1),
+    "irregular warm-up": noisy(1000, 0.001, 3) + np.where(np.arange(1000) < 300, np.abs(noisy(1000, 0.3, 4) - 1), 0),
+    "drift": noisy(1000, 0.01, 6) * np.linspace(1, 1.2, 1000),
+    "long warm-up": noisy(1000, 0.01, 7) * (1 + 0.5 * np.exp(-np.arange(1000) / 1200)),
+    "walk": 1 + 0.001 * np.cumsum(np.random.default_rng(8).standard_normal(1000)),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_reason_counts_steps_whatever_a_value_is_the_mean_of(shape: str) -> None:
+    found = find_steady(SHAPES[shape])
+    counts = re.compile(r"(?<![\d.])\d[\d,]*(?= of|(?: more)? steps|,? the first tenth|\)$)")
+
+    def told(*each: int) -> list[int]:
+        return [int(count.replace(",", "")) for count in counts.findall(found.reason.sentence(*each))]
+
+    single = told()
+    assert 1000 in single
+    assert told(4, 4003) == [count * 4 + 3 * (count == 1000 or found.start + count == 1000) for count in single]
 
 
 def test_long_warm_up_is_warming_up_throughout() -> None:

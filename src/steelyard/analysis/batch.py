@@ -101,9 +101,12 @@ class BatchCurve:
 def batch_curves(cells: Sequence[CellSummary], share: float = SHARE) -> list[BatchCurve]:
     """Return one curve for each combination of the other settings that the selection varies, the fastest first.
 
-    If no two configurations differ only in the batch, all of them are one curve, and the rules say what differs.
+    If no two configurations differ only in the batch, all of them are one curve, and the rules say what differs. If all
+    have the same batch, the fastest is shown alone: the curve could begin with it.
     """
     groups = grouped(cells, FIELD)
+    if not groups and len({cell.spec.batch for cell in cells}) == 1:
+        groups = [("", [max(cells, key=lambda cell: cell.throughput.value or 0.0)])]
     if not groups:
         return [batch_curve(cells, share)]
     curves = [batch_curve(group, share, label) for label, group in groups]

@@ -48,6 +48,10 @@ GROUPED = ("work", "data", "amount", "arithmetic", "training")
 UNCHOSEN = ("system", "software", "environment", "evidence")
 # The rule on trends: a difference that is larger than the trend is still shown by a bound.
 TREND = "SY211"
+UNCHANGED = "SY111"
+OF_SETTINGS = "SY1"
+# Factors that need not be given if nothing else differs. Another model or other data is other work: never these.
+INFERRED = ("batch", "precision", "input", "implementation", "devices")
 MAX_ROWS = 5000
 MAX_PAIRS = 10_000
 MAX_SAME = 100
@@ -84,31 +88,54 @@ class Compared:
     comparisons: tuple[Comparison, ...]
     left_out: tuple[str, ...]
     """Rows without a figure or a partner, with the reason."""
+    inferred: bool = False
+    """Whether the factor was not given, but is the only setting that differs."""
 
     @property
     def made(self) -> bool:
         """Whether there is a ratio."""
         return any(entry.ratios for entry in self.comparisons)
 
+    @property
+    def answers(self) -> bool:
+        """Whether there is a ratio in which the factor differs."""
+        return any(entry.ratios and _is_only_difference(entry) for entry in self.comparisons)
+
+
+def _is_only_difference(entry: Comparison) -> bool:
+    """Return whether the factor differs, and no other setting that makes a ratio meaningless."""
+    about_settings = [one for one in entry.findings if one.code.startswith(OF_SETTINGS)]
+    return all(one.code != UNCHANGED and one.severity != "error" for one in about_settings)
+
 
 def compare(
     a: Sequence[Row],
     b: Sequence[Row],
     *,
-    factor: str = "system",
+    factor: str | None = "system",
     metric: str = "throughput",
     force: bool = False,
     asked: RatioQuestion = RatioQuestion(),  # noqa: B008
 ) -> Compared:
-    """Compare B with A, the base. With several rows per side: equal settings, and also best against best."""
+    """Compare B with A, the base. With several rows per side: equal settings, and also best against best.
+
+    `factor`: the setting that may differ; None: the machine, or one of `INFERRED` if nothing else differs.
+    """
+    if factor is None:
+        usual = compare(a, b, metric=metric, asked=asked)
+        names = () if any(map(_is_only_difference, usual.comparisons)) else INFERRED
+        tried = [compare(a, b, factor=name, metric=metric, asked=asked) for name in names]
+        fitting = [one for one in tried if any(map(_is_only_difference, one.comparisons))]
+        if len(fitting) == 1:
+            return replace(fitting[0], inferred=True)
+        return compare(a, b, metric=metric, force=force, asked=asked) if force else usual
     factor = require_factor(factor)
     judge = partial(_judge, force=force, asked=asked)
     left_out: list[str] = []
     first, second = _with_figure(a, b, metric, left_out)
-    if len(first) == len(second) == 1 and _same_row(first[0], second[0]):
-        problem = Problem(
-            "selection", f"both sides are {first[0].place}", "two configurations, rows or runs that differ"
-        )
+    if len(first) == len(second) and all(map(_same_row, first, second)):
+        what = first[0].place if len(first) == 1 else f"the same {len(first)} configurations"
+        problem = Problem("selection", f"both sides are {what}", "two configurations, rows or runs that differ")
         raise InputError("there is nothing to compare", problems=(problem,))
     if len(first) == len(second) == 1:
         made = [judge("as selected", Pair(first[0], second[0], factor, metric))]

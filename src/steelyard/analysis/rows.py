@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 DIGEST_DIGITS = 8
 SHOWN_DOUBTS = 2
 SYNTHETIC = "synthetic"
+BESIDE_LOAD = ("SY609", "SY610")
 # Formats that are data sets; other formats describe only the layout of files.
 NAMED_DATA = ("cifar10", "cifar100", "mnist", "food101", "coco", "cityscapes", "squad")
 # Names that other sources use.
@@ -347,6 +348,7 @@ def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
         "node": ", ".join(nodes) or None,
         "window": _common([rate.window for rate in rates if rate is not None]),
         "findings": " ".join(sorted(blocking)) or None,
+        "busy_jobs": sum(any(one.code in BESIDE_LOAD for one in record.findings) for record in measured) or None,
         "jobs_lost": ", ".join(f"{count} {code}" for code, count in lost.items()) or None,
         **_energy_evidence(measured),
         **state_evidence(measured),

@@ -67,7 +67,8 @@ class FigureVerdict:
     @property
     def open(self) -> BandJudgement | None:
         """The judgement that further jobs could decide; None if there is a verdict, or if they could not."""
-        return self.judgement if self.verdict == "cannot tell" and not self.errors else None
+        undecided = self.judgement is not None and self.judgement.verdict == "cannot tell"
+        return self.judgement if undecided and self.verdict == "cannot tell" and not self.errors else None
 
     @property
     def more_jobs(self) -> int | None:
@@ -77,7 +78,7 @@ class FigureVerdict:
     @property
     def busy(self) -> int:
         """Number of jobs that ran on a busy machine."""
-        return sum(any(found.code == BUSY for found in record.findings) for record in self.records)
+        return sum(map(_is_busy, self.records))
 
     @property
     def not_steady(self) -> int:
@@ -222,6 +223,25 @@ def _judge(recipe: Recipe, expected: Expect, cell: str, all_records: Sequence[Ru
     return FigureVerdict(expected, band, cell, verdict, why, unit, judgement, statuses, records, errors)
 
 
+def _is_busy(record: RunRecord) -> bool:
+    return any(found.code == BUSY for found in record.findings)
+
+
+def _perhaps_load(records: Sequence[RunRecord], judgement: BandJudgement, expected: Expect) -> bool:
+    """Return whether other load may be why a figure fails: it does not fail in the jobs without load alone.
+
+    Load makes nothing faster.
+    """
+    _, unit = figures(records, expected)
+    band = Band(*expected.edges(), expected.value)
+    too_fast = is_rate(unit) and band.high is not None and judgement.value > band.high
+    quiet = [record for record in records if not _is_busy(record)]
+    if too_fast or len(quiet) == len(records):
+        return False
+    values, _ = figures(quiet, expected)
+    return not values or judge(values, band, rate=is_rate(unit), level=judgement.level).verdict != "fail"
+
+
 def _verdict(
     records: Sequence[RunRecord], judgement: BandJudgement | None, expected: Expect, errors: tuple[str, ...]
 ) -> tuple[Verdict, str]:
@@ -239,6 +259,8 @@ def _verdict(
         )
     if judgement.verdict == "pass":
         return "pass", "the whole interval is inside the band"
+    if judgement.verdict == "fail" and _perhaps_load(records, judgement, expected):
+        return "cannot tell", "the figure is outside the band, and other load beside the jobs may be the reason"
     if judgement.verdict == "fail" and expected.value is None:
         return "fail", "the whole interval is outside the band"
     if judgement.verdict == "fail":

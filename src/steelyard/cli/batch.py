@@ -6,14 +6,25 @@ import json
 from steelyard.analysis.batch import batch_curves
 from steelyard.analysis.select import select
 from steelyard.results.store import ResultFolder
-from steelyard.terminal.batch import curve_object, curves_lines
+from steelyard.terminal.batch import curve_object, curves_lines, has_enough
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the curves; exit code 1 when the knee of one cannot be determined."""
-    curves = batch_curves(select(ResultFolder(arguments.results), arguments.selection), arguments.share)
+    folder = ResultFolder(arguments.results)
+    curves = batch_curves(select(folder, arguments.selection), arguments.share)
+    wider = None if all(map(has_enough, curves)) else _wider(folder, arguments)
     if arguments.json:
-        print(json.dumps([curve_object(curve) for curve in curves], allow_nan=False))
+        print(json.dumps([curve_object(curve, wider) for curve in curves], allow_nan=False))
     else:
-        print("\n".join(curves_lines(curves)))
+        print("\n".join(curves_lines(curves, wider)))
     return 1 if any(curve.knee is None or curve.knee.answer == "cannot tell" for curve in curves) else 0
+
+
+def _wider(folder: ResultFolder, arguments: argparse.Namespace) -> str | None:
+    """Return the command for the whole study, if only the selection has too few batches for a knee."""
+    study, colon, _ = arguments.selection.partition(":")
+    if not colon:
+        return None
+    whole = batch_curves(select(folder, study), arguments.share)
+    return f"steelyard batch {study}" if any(map(has_enough, whole)) else None

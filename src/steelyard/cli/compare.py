@@ -2,13 +2,18 @@
 
 import argparse
 import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 
-from steelyard.analysis.compare import compare
+from steelyard.analysis.compare import Compared, compare
+from steelyard.analysis.instead import comparable_instead
 from steelyard.analysis.node_history import shown_drift
 from steelyard.analysis.ratios import RatioQuestion
 from steelyard.audit.beside import rows_beside
 from steelyard.contracts.base import to_json_object
 from steelyard.results.store import ResultFolder
+from steelyard.rules.table.row import Row
 from steelyard.stats.ratio import DRIFT
 from steelyard.terminal.compare import lines
 
@@ -22,6 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
         margin=arguments.margin / 100 if arguments.margin else None, drift=DRIFT if drift is None else drift
     )
     compared = compare(a, b, factor=arguments.factor, metric=arguments.metric, force=arguments.force, asked=asked)
+    if not compared.made:
+        compared = _with_better_command(arguments, folder, compared, (a, b))
     if arguments.json:
         found = json.dumps({"a": arguments.a, "b": arguments.b, **to_json_object(compared)})
         # The end of a one-sided interval is infinite, which JSON cannot say.
@@ -29,3 +36,25 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(lines(compared, arguments.a, arguments.b)))
     return 0 if compared.made else 1
+
+
+def _with_better_command(
+    arguments: argparse.Namespace, folder: ResultFolder, compared: Compared, sides: tuple[Sequence[Row], Sequence[Row]]
+) -> Compared:
+    """Name the comparison that was measured already in place of the commands that would measure it again."""
+    found = comparable_instead(folder, (arguments.a, arguments.b), sides, arguments.factor, compared.metric)
+    if found is None:
+        return compared
+    words = ["--factor", arguments.factor] if arguments.factor else []
+    words += ["--metric", compared.metric] if compared.metric != "throughput" else []
+    command = shlex.join(["steelyard", "compare", *found, *words])
+    entries = []
+    for entry in compared.comparisons:
+        findings = tuple(
+            replace(one, command=command, fix="compare what was measured with the same settings")
+            if one.severity == "error"
+            else one
+            for one in entry.findings
+        )
+        entries.append(replace(entry, findings=findings))
+    return replace(compared, comparisons=tuple(entries))

@@ -70,7 +70,8 @@ def measure(arguments: argparse.Namespace, folder: ResultFolder, chosen: dict[st
     )
     require_registered(expansion)
     with Progress(loudness(arguments), expansion, folder) as progress:
-        return list(run_all(folder, expansion, launcher_here(progress.say, expansion.runs), progress).made)
+        launcher = launcher_here(progress.say, expansion.runs)
+        return list(run_all(folder, expansion, launcher, progress, keeps_refused=False).made)
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from steelyard.terminal.study import (
     search_object,
 )
 from steelyard.terminal.tables import cells_lines, cells_object
+from steelyard.terminal.text import many
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Comm
         with lock(folder, expansion.study.name):
             count = set_aside(folder, expansion, arguments.again)
         if count or not command.repeats_refused:
-            say(f"{count} runs moved to {folder.path}/superseded, to run again", loudness(arguments))
+            say(f"{many(count, 'run')} moved to {folder.path}/superseded, to run again", loudness(arguments))
     if arguments.site or arguments.wait:
         return _at_site(arguments, expansion, folder, command)
     return _here(arguments, expansion, folder, command)
@@ -129,7 +130,7 @@ def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
 
 
 def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command) -> StudyAnswer:
-    """Make the jobs that findings of a finished study ask for, after printing their price."""
+    """Make the jobs that findings of a study ask for, after printing their price; first what is missing of it."""
     study, again = expansion.study.name, command.line(arguments.site)
     if arguments.again or (arguments.wait and not arguments.site):
         refused = "--again" if arguments.again else "--wait without --site"
@@ -140,9 +141,8 @@ def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultF
         _collect(arguments, folder, study)
     _refuse_under_way(folder, study)
     refuse_other_seed(folder, expansion)
-    missing = sum(not folder.has(spec) for spec in expansion.runs)
-    if missing:
-        raise InputError(f"--extend: {missing} runs of {study!r} have no result yet", next_step=again)
+    if missing := sum(not folder.has(spec) for spec in expansion.runs):
+        return _complete_first(arguments, expansion, folder, command, missing)
     extension = find_extension(expansion, folder.records(study))
     lines = extension_lines(extension, again)
     if not extension.needs or arguments.dry_run:
@@ -153,6 +153,22 @@ def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultF
     return (
         _at_site(arguments, further, folder, command) if arguments.site else _here(arguments, further, folder, command)
     )
+
+
+def _complete_first(
+    arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command, missing: int
+) -> StudyAnswer:
+    """Make the missing runs of a study that is to be extended; then extend it, unless they are only submitted."""
+    say(f"first the study as it is: {many(missing, 'run')} without a result", loudness(arguments))
+    if arguments.dry_run:
+        return _plan_sending(arguments, expansion, folder, command) if arguments.site else _plan(expansion, folder)
+    if not arguments.site:
+        _here(arguments, expansion, folder, command)
+        return _extend(arguments, expansion, folder, command)
+    answer = _at_site(arguments, expansion, folder, command)
+    if arguments.wait and not answer.code:
+        return _extend(arguments, expansion, folder, command)
+    return answer
 
 
 def path_inside(path: str) -> str:
@@ -193,7 +209,7 @@ def _at_site(
     if not missing:
         return answer
     see = command_line(f"steelyard status {study}")
-    note = f"{missing} runs have no result: not submitted or cancelled; see {see}"
+    note = f"{many(missing, 'run')} without a result: not submitted or cancelled; see {see}"
     return replace(answer, code=1, lines=[*answer.lines, "", note], note=note)
 
 
@@ -205,13 +221,13 @@ def _sent(expansion: Expansion, folder: ResultFolder, done: Submitted) -> StudyA
     missing = sum(spec.run_id not in sent and not folder.has(spec) for spec in expansion.runs)
     shown: dict[str, Any] = {"sent": campaign_object(made) if made else None, "under_way": out, "left_over": missing}
     shown["queue_full"] = done.full
-    lines = [f"nothing to submit: {out} runs are waiting or running, all others have a result"]
+    lines = [f"nothing to submit: {many(out, 'run')} waiting or running, all others have a result"]
     if made is not None:
         lines = campaign_lines(made, sent=True)
     if done.full:
         lines += ["", f"{done.full}; not all of this is submitted: repeat the command when other jobs have ended"]
     if missing > 0:
-        lines.append(f"{missing} runs do not fit into the queue; repeat the command when these have ended")
+        lines.append(f"no room in the queue for {many(missing, 'run')}; repeat the command when these have ended")
     return StudyAnswer(0, shown, [*lines, "", next_line(f"steelyard {'status' if out else 'show'} {study}")])
 
 
@@ -231,7 +247,7 @@ def _refuse_under_way(folder: ResultFolder, study: str) -> None:
     out = under_way(folder, study)
     if out:
         raise InputError(
-            f"{len(out)} runs of {study!r} were submitted to a site and are not collected (--cancel cancels them)",
+            f"{many(len(out), 'run')} of {study!r} submitted to a site and not collected (--cancel cancels)",
             next_step=f"steelyard status {study}",
         )
 

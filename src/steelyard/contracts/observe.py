@@ -43,6 +43,7 @@ COMPILING_FILE = "compiling"
 RESERVE_FILE = "reserve"
 """Reserved disk space for the last events of a run that fills its disk."""
 EVENTS_PATTERN = "events-*.jsonl"
+FIRST_EVENTS = "events-00000.jsonl"
 STEPS_PATTERN = "steps-*.bin"
 TOKENS_PATTERN = "tokens-*.bin"
 MAX_EVENT_BYTES = 1 << 20

@@ -224,7 +224,8 @@ class RunSpec(Contract):
     last_batch: LastBatch = "drop"
     """Last partial batch of an epoch: drop it, pad it (only real samples count) or keep it small."""
     crosscheck_steps: Annotated[int, Bound(ge=0, le=10_000)] = 32
-    """Steps of the second pass, which synchronises after each step; fewer if they would take long."""
+    """Steps of the second pass, which synchronises after each step; fewer if they would take long, and
+    none if they would take longer than a run that is too short to be judged."""
     time_limit_s: Positive | None = None
     """End the run after this many seconds of wall time."""
     hang_limit_s: Positive = 300.0

@@ -249,7 +249,6 @@ def _read_processes(path: Path) -> Iterator[PythonProcess]:
 
 # -- events
 
-_FIRST_EVENTS = "events-00000.jsonl"
 _CONTRACTS: dict[str, type] = {
     "status": observe.Status,
     "measured": observe.Status,
@@ -338,7 +337,7 @@ class Events:
             self.loads.setdefault(file, []).append(said)
         elif kind in ("phase", "evaluation", "crosscheck", "crosscheck_failure", "queue"):
             getattr(self, f"{kind}s").append(said)
-        elif file == _FIRST_EVENTS or getattr(self, kind) is None:
+        elif file == observe.FIRST_EVENTS or getattr(self, kind) is None:
             # Every rank of a program tells its own.
             setattr(self, kind, said)
 
@@ -367,7 +366,7 @@ def _read_events(paths: Iterable[Path], watched: Iterable[int]) -> Events:
 
 def _read_process(path: Path, events: Events, *, with_phases: bool) -> list[Any]:
     """Add the events of one process; return its phases, with None for a damaged one."""
-    first, phases = path.name == _FIRST_EVENTS, []
+    first, phases = path.name == observe.FIRST_EVENTS, []
     counts: Counter[str] = Counter()
     for event in observe.read_events(path):
         kind = event.pop("kind")

@@ -227,7 +227,7 @@ def _find_steady(trace: Trace, steps: int) -> Steady:
         answer=found.answer,
         start_step=found.start * per_bin,
         stop_step=stop,
-        reason=found.reason,
+        reason=found.reason.sentence(per_bin, steps),
         trend=found.trend,
         change_steps=tuple(point * per_bin for point in found.change_points),
     )

@@ -18,7 +18,7 @@ from steelyard.contracts.base import to_json_object
 from steelyard.derive.record import derive
 from steelyard.errors import DISK_FULL, InputError, Problem, SteelyardError
 from steelyard.launch.redacted import redact_log, without_secrets
-from steelyard.results.store import RAW, ResultFolder, write_json
+from steelyard.results.store import PLANS, RAW, ResultFolder, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +57,14 @@ class Outcome:
     """Runs that already existed."""
 
 
-def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
-    """Make every run of the study that the folder does not have, in the order of the study."""
+def run_all(
+    folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher, *, keeps_refused: bool = True
+) -> Outcome:
+    """Make every run of the study that the folder does not have, in the order of the study.
+
+    `keeps_refused`: a run that the worker refuses before its first step is a result, as of one of several
+    configurations; else an InputError.
+    """
     made: list[RunRecord] = []
     total = len(expansion.runs)
     try:
@@ -70,7 +76,7 @@ def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watc
             if folder.has(spec):
                 continue
             watcher.begin(spec, number, total)
-            made.append(make_run(folder, spec, launcher, watcher.tick))
+            made.append(make_run(folder, spec, launcher, watcher.tick, keeps_refused=keeps_refused))
             watcher.end(made[-1], number + 1, total)
         # Again at the end: a worker of a killed launcher may still have been writing at the first sweep.
         folder.sweep_scratch()
@@ -84,7 +90,14 @@ def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watc
     return Outcome(tuple(made), total - len(made))
 
 
-def make_run(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Callable[[Path], None]) -> RunRecord:
+def make_run(
+    folder: ResultFolder,
+    spec: RunSpec,
+    launcher: Launcher,
+    tick: Callable[[Path], None],
+    *,
+    keeps_refused: bool = True,
+) -> RunRecord:
     """Make one run and return its record, or the record that another process committed first."""
     scratch = folder.open_scratch(spec)
     raw = scratch / RAW
@@ -95,6 +108,9 @@ def make_run(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Call
         write_json(raw / observe.LAUNCH_FILE, without_secrets(launch))
         redact_log(raw, scratch)
         record = derive(raw)
+        if record.status.code == "refused" and not record.steps_seen and not keeps_refused:
+            what, _, step = record.status.reason.partition("; next: ")
+            raise InputError(what, next_step=step or None)
         if not folder.commit(scratch, record):
             record = folder.read(folder.run_path(spec))
     finally:
@@ -144,10 +160,9 @@ def refuse_other_seed(folder: ResultFolder, expansion: Expansion) -> None:
 
 
 def write_study_plan(folder: ResultFolder, expansion: Expansion) -> None:
-    """Write the study and the order of its runs to a file whose name depends on both."""
+    """Write the study and the order of its runs to a file whose name depends on both; the newest is in force."""
     plan = {"study": to_json_object(expansion.study), "order": [spec.run_id for spec in expansion.runs]}
     digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
-    path = folder.root / "studies" / f"{expansion.study.name}-{digest}.json"
-    if not nofollow.is_file(path):
-        nofollow.make_folder(path.parent, exist_ok=True)
-        write_json(path, plan)
+    path = folder.root / PLANS / f"{expansion.study.name}-{digest}.json"
+    nofollow.make_folder(path.parent, exist_ok=True)
+    write_json(path, plan)

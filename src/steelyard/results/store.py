@@ -6,7 +6,8 @@ a link. A run that is archived is read where it is; if it is in both places, the
                             /raw/...         the raw files that it was derived from
     FOLDER/archive/SEGMENT/...               many such folders in one file each; see results/segments.py
     FOLDER/superseded/STUDY/RUN_ID.N/        a run that was set aside and is run again
-    FOLDER/campaigns/STUDY/...               what was submitted to a site; see launch/local_study.py
+    FOLDER/studies/STUDY-DIGEST.json         a study and the ids of its runs, as it was last run or submitted
+    FOLDER/campaigns/STUDY/...               what was submitted to a site; see launch/campaign.py
     FOLDER/.scratch/HOST.PIDS.PID.START.XXXXXXXX.RUN_ID/   a run in progress by that process; nobody reads it
 """
 
@@ -17,6 +18,7 @@ import itertools
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -30,7 +32,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from steelyard import nofollow, packed
-from steelyard.contracts.observe import PROGRESS_FILE, RESERVE_FILE, SPEC_FILE
+from steelyard.contracts.base import from_json_object
+from steelyard.contracts.observe import (
+    FIRST_EVENTS,
+    PROGRESS_FILE,
+    RESERVE_FILE,
+    SPEC_FILE,
+    Environment,
+    read_events,
+)
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, Problem, SteelyardError, leave_out, nearest, refusal
 from steelyard.inputs.validate import MAX_RECORD_BYTES, parse_json, read_inside
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["RAW", "RECORD_FILE"]
 T = TypeVar("T")
 CAMPAIGNS = "campaigns"
+PLANS = "studies"
 SUPERSEDED = "superseded"
 # Enough for the last events of a run and its record, on a disk that the run has filled.
 RESERVE_BYTES = 1 << 18
@@ -266,6 +277,20 @@ class ResultFolder:
         problem = Problem(name[:200], f"no such study or run in {self.path}", ", ".join(studies), near=near)
         return refusal(problem, next_step=None if near else "steelyard show")
 
+    def planned(self, study: str) -> list[str]:
+        """Return the ids of the runs that a study should have, as it was last run or submitted; none: not known."""
+        home, name = self.root / PLANS, re.compile(re.escape(study) + r"-[0-9a-f]{12}\.json")
+        try:
+            plans = [home / file for file in nofollow.names(home) if name.fullmatch(file)]
+            latest = max(plans, key=lambda path: nofollow.stat(path).st_mtime_ns, default=None)
+            if latest is None:
+                return []
+            order = json.loads(read_inside(latest, MAX_RECORD_BYTES))["order"]
+            return [run for run in order if isinstance(run, str)]
+        except (OSError, ValueError, TypeError, KeyError, RecursionError, SteelyardError):
+            # It tells what is missing and nothing else: without it, the runs that are there count.
+            return []
+
     def find(self, run_id: str) -> list[Path]:
         """Return the directories of runs with this id; several studies may have one."""
         found = (self._find(study, run_id) for study in self.studies() if run_id in self.run_ids(study))
@@ -300,6 +325,17 @@ def read_progress(raw: Path) -> dict[str, Any] | None:
     except (SteelyardError, ValueError, RecursionError):
         return None
     return progress if isinstance(progress, dict) else None
+
+
+def read_environment(raw: Path) -> Environment | None:
+    """Read where a running run is; None: not reported yet."""
+    try:
+        for event in read_events(raw / FIRST_EVENTS):
+            if event.pop("kind") == "environment":
+                return from_json_object(Environment, event)
+    except (OSError, SteelyardError, ValueError):
+        return None
+    return None
 
 
 def record_text(record: Any) -> str:

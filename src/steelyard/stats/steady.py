@@ -120,6 +120,25 @@ UNENDING = (0.45, 0.6, 0.8, 1.1, 1.6, 2.5, 5.0, 20.0)
 
 
 @dataclass(frozen=True)
+class Reason:
+    """Why the answer is so. It becomes a sentence only when it is known how many steps each value is the mean of."""
+
+    text: str
+    """With a place, such as {first}, for each count."""
+    spans: dict[str, tuple[int, int]]
+    """The name of each place, and the values that are counted there: the index of the first, and one past the last."""
+
+    def sentence(self, steps_per_value: int = 1, steps: int | None = None) -> str:
+        """Write it in steps; `steps`: all steps of the job, the last of which may fill no value."""
+        last = max((stop for _, stop in self.spans.values()), default=0)
+
+        def at(index: int) -> int:
+            return steps if steps is not None and index == last else index * steps_per_value
+
+        return self.text.format_map({name: f"{at(stop) - at(start):,}" for name, (start, stop) in self.spans.items()})
+
+
+@dataclass(frozen=True)
 class SteadyAnswer:
     """The steady state of a job's step times."""
 
@@ -130,8 +149,8 @@ class SteadyAnswer:
     """One past the last index of the window."""
     change_points: tuple[int, ...]
     """Indices at which the level changes, in order; a gradual change has several."""
-    reason: str
-    """One sentence with the numbers behind the answer."""
+    reason: Reason
+    """The numbers behind the answer."""
     trend: float | None = None
     """Mean log step time of the last third minus that of the first, with clipped spikes; None: too few steps."""
 
@@ -207,21 +226,27 @@ def _classify(levels: _Levels) -> SteadyAnswer:
     if first.significant:
         return _of_changed(levels, course, first)
     lead, n = levels.lead, levels.lead + levels.values.size
-    reason = f"no significant level change or trend in {n - lead} steps: the largest is "
-    reason += f"{_percent(abs(first.size))}, {first.z:.1f} standard errors"
+    text = "no significant level change or trend in {rest} steps: the largest is "
+    text += f"{_percent(abs(first.size))}, {first.z:.1f} standard errors"
+    spans = {"rest": (lead, n)}
     if lead:
-        reason += f"; the first {lead} of {n} steps, up to {short(levels.lead_factor, 3)} times slower, are excluded"
-    return SteadyAnswer("steady", lead, n, (lead,) if lead else (), reason)
+        slower = short(levels.lead_factor, 3)
+        text += f"; the first {{first}} of {{all}} steps, up to {slower} times slower, are excluded"
+        spans |= {"first": (0, lead), "all": (0, n)}
+    return SteadyAnswer("steady", lead, n, (lead,) if lead else (), Reason(text, spans))
 
 
 def _of_wandering(levels: _Levels, course: _Course, first: _Change) -> SteadyAnswer:
     """Return the answer for a series that drifts irregularly."""
     n = levels.lead + levels.values.size
-    reason = f"step times drift irregularly over a range of {_percent(float(np.ptp(course.batch)))}: "
+    text = f"step times drift irregularly over a range of {_percent(float(np.ptp(course.batch)))} in {{all}} steps: "
     if (score := _wander_score(course)) > WANDER_SCORE:
-        reason += f"the autocorrelation of batches of {course.size} steps is {score:.1f} standard errors too high"
+        text += f"the autocorrelation of batches of {{size}} steps is {score:.1f} standard errors too high"
+        size = course.size
     else:
-        reason += f"the autocorrelation decays by a factor of only {course.noise.fade:.2f} per step"
+        text += f"the autocorrelation decays by a factor of only {course.noise.fade:.2f} (lag in steps: {{size}})"
+        size = 1
+    reason = Reason(text, {"all": (0, n), "size": (0, size)})
     return SteadyAnswer("no steady state", levels.lead, n, (levels.lead + first.at,), reason)
 
 
@@ -233,18 +258,19 @@ def _of_changed(levels: _Levels, course: _Course, first: _Change) -> SteadyAnswe
     points = tuple(lead + cut.at for cut in cuts)
     rising = cuts[-1].size > 0 if settled else course.rising
     tenths = np.array([part.mean() for part in np.array_split(rest, 10)])
+    spans = {"all": (0, n), "first": (0, points[-1])}
     if rising:
         slower = _percent(tenths[-1] - tenths.min())
-        reason = f"the last tenth of {n} steps is {slower} slower than the fastest tenth"
-        return SteadyAnswer("slowing down", lead, n, points, reason)
+        text = f"the last tenth of {{all}} steps is {slower} slower than the fastest tenth"
+        return SteadyAnswer("slowing down", lead, n, points, Reason(text, spans))
     if settled and not _unending(rest, cuts, course.noise.long_run_var):
         at = cuts[-1].at
         slower = _percent(rest[:at].mean() - rest[at:].mean())
-        reason = f"the first {points[-1]} of {n} steps are slower, typically by {slower}; no significant change follows"
-        return SteadyAnswer("steady", points[-1], n, points, reason)
-    reason = f"steps still get faster at the end: compared with the last tenth of {n}, the first tenth is "
-    reason += f"{_percent(tenths[0] - tenths[-1])} slower and the ninth {_percent(tenths[-2] - tenths[-1])}"
-    return SteadyAnswer("warming up throughout", lead, n, points, reason)
+        text = f"the first {{first}} of {{all}} steps are slower, typically by {slower}; no significant change follows"
+        return SteadyAnswer("steady", points[-1], n, points, Reason(text, spans))
+    text = "steps still get faster at the end: compared with the last tenth of {all}, the first tenth is "
+    text += f"{_percent(tenths[0] - tenths[-1])} slower and the ninth {_percent(tenths[-2] - tenths[-1])}"
+    return SteadyAnswer("warming up throughout", lead, n, points, Reason(text, spans))
 
 
 def _checked(step_s: Series) -> Series:
@@ -267,9 +293,11 @@ def _of_short(step_s: Series) -> SteadyAnswer:
     start = int(differs[-1]) + 1 if differs.size else 0
     slower_first = bool(np.all(step_s[:start] > step_s[-1]))
     if n - start >= 2 and start <= LATEST_START * n and slower_first:
-        reason = f"all {n - start} steps from step {start} on are equal within {_percent(TOLERANCE / 2)}"
+        text = f"all {{rest}} steps from step {{first}} on are equal within {_percent(TOLERANCE / 2)}"
+        reason = Reason(text, {"rest": (start, n), "first": (0, start)})
         return SteadyAnswer("steady", start, n, (start,) if start else (), reason, _trend(np.log(step_s[start:])))
-    reason = f"{n} steps are too few to distinguish noise from a change; at least {FEWEST} are needed"
+    text = f"{{all}} steps are too few to distinguish noise from a change; at least {FEWEST} are needed"
+    reason = Reason(text, {"all": (0, n)})
     lead = _compile_steps(np.log(step_s))
     return SteadyAnswer("no steady state", lead, n, (), reason, _trend(np.log(step_s[lead:])))
 
@@ -444,7 +472,8 @@ def _calm_tail(levels: _Levels, course: _Course, first: _Change) -> SteadyAnswer
         change = _first_change(tail, own.noise)
         if not change.significant:
             start, n = lead + at, lead + rest.size
-            reason = f"the first {start} of {n} steps vary more and are slower; no significant change follows"
+            text = "the first {first} of {all} steps vary more and are slower; no significant change follows"
+            reason = Reason(text, {"first": (0, start), "all": (0, n)})
             return SteadyAnswer("steady", start, n, tuple(lead + cut.at for cut in cuts), reason)
         cuts.append(replace(change, at=at + change.at))
     return None

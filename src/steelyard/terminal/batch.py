@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from steelyard.analysis.best import remedy
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
+from steelyard.inputs.command import join, run_again
 from steelyard.numbers import change, short
 from steelyard.stats.knee import MIN_POINTS
+from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.best import above_words, unreliable_notes
 from steelyard.terminal.findings import command_line, finding_lines, findings_object, next_line, tally_lines
 from steelyard.terminal.tables import generation_lines
@@ -25,8 +27,11 @@ GIB = 1 << 30
 NOTHING = "no batch completed"
 
 
-def curves_lines(curves: Sequence[BatchCurve]) -> list[str]:
-    """Format a table of the curves with their answers, if there are several, then each curve."""
+def curves_lines(curves: Sequence[BatchCurve], wider: str | None = None) -> list[str]:
+    """Format a table of the curves with their answers, if there are several, then each curve.
+
+    `wider`: the command for a selection with more batches, for a curve with too few.
+    """
     lines: list[str] = []
     if len(curves) > 1:
         lines += wrapped(f"{len(curves)} curves over the batch, one for each combination of the other settings.")
@@ -38,7 +43,7 @@ def curves_lines(curves: Sequence[BatchCurve]) -> list[str]:
         lines += table(heading, rows).splitlines()
     for curve in curves:
         lines += ["", *wrapped(f"{curve.label}:")] if len(curves) > 1 else []
-        lines += curve_lines(curve)
+        lines += curve_lines(curve, wider)
     if curves[-1].alone:
         lines += ["", *wrapped(f"On no curve, no other batch with these settings: {'; '.join(curves[-1].alone)}.")]
     return lines
@@ -48,12 +53,12 @@ def _size(batch: int | None) -> str:
     return "-" if batch is None else f"{batch:,}"
 
 
-def curve_lines(curve: BatchCurve) -> list[str]:
+def curve_lines(curve: BatchCurve, wider: str | None = None) -> list[str]:
     """Format the answer, then every batch, how the knee was found, and the findings."""
     lines: list[str] = []
     for text in (knee_answer(curve), what_fits(curve)):
         lines += wrapped(sentence(text), deeper="")
-    if (step := next_step(curve)) is not None:
+    if (step := next_step(curve, wider)) is not None:
         lines.append(next_line(step))
     top = "of best" if curve.knee is not None and curve.knee.method == "swept batches alone" else "of asymptote"
     marked = any(entry.cell.unreliable and entry.throughput.value is not None for entry in curve.cells)
@@ -88,12 +93,39 @@ def _remark(entry: BatchCell) -> str:
     return "unreliable" if entry.throughput.value is not None and entry.cell.unreliable else ""
 
 
-def next_step(curve: BatchCurve) -> str | None:
+def has_enough(curve: BatchCurve) -> bool:
+    """Return whether there are enough batches for a knee."""
+    return len({entry.batch for entry in curve.cells if entry.throughput.value is not None}) >= MIN_POINTS
+
+
+def next_step(curve: BatchCurve, wider: str | None = None) -> str | None:
     """Return the command that would give a reliable knee; None if it is reliable, or more jobs would not help."""
+    measured = [entry for entry in curve.cells if entry.throughput.value is not None]
+    if curve.knee is None:
+        # Its findings have the command.
+        return None
+    if measured and not has_enough(curve):
+        if wider:
+            return wider
+        # More jobs of the same batches would lead back here.
+        further = _further_batches(curve, [entry.batch for entry in measured])
+        spec = measured[0].cell.spec
+        if spec.study_arguments:
+            sizes = ", ".join(map(str, sorted([*(entry.batch for entry in measured), *further])))
+            return f"write [sweep] batch = [{sizes}] into the study, and run it again"
+        return join(*(run_again(spec, {"batch": batch}, repeats=MIN_JOBS) for batch in further)) or None
     lacking = [entry.cell for entry in curve.cells if entry.throughput.value is not None and entry.cell.unreliable]
-    if curve.knee is None or not (curve.provisional or curve.above) or not lacking:
+    if not (curve.provisional or curve.above) or not lacking:
         return None
     return remedy(curve.above if curve.above is not None else lacking[0])
+
+
+def _further_batches(curve: BatchCurve, measured: Sequence[int]) -> list[int]:
+    """Return the batches to measure for a knee: four times the largest each, below one that ran out of memory."""
+    limit, largest, smallest = curve.smallest_out_of_memory or math.inf, max(measured), min(measured)
+    larger = [largest * 4**power for power in range(1, MIN_POINTS) if largest * 4**power < limit]
+    smaller = [smallest // 4**power for power in range(1, MIN_POINTS) if smallest // 4**power >= 1]
+    return (larger + smaller)[: MIN_POINTS - len(measured)]
 
 
 def knee_short(curve: BatchCurve) -> str:
@@ -210,8 +242,8 @@ def knee_notes(curve: BatchCurve) -> list[str]:
     return [form, which]
 
 
-def curve_object(curve: BatchCurve) -> dict[str, Any]:
-    """Return the curve as plain data."""
+def curve_object(curve: BatchCurve, wider: str | None = None) -> dict[str, Any]:
+    """Return the curve as plain data; `wider` as for `curves_lines`."""
     found = curve.knee
     if found is not None and found.high is not None and math.isinf(found.high):
         knee = to_json_object(found) | {"high": None, "unbounded": True}
@@ -220,7 +252,7 @@ def curve_object(curve: BatchCurve) -> dict[str, Any]:
     return {
         "label": curve.label,
         "answer": knee_answer(curve),
-        "next": command_line(step) if (step := next_step(curve)) is not None else None,
+        "next": command_line(step) if (step := next_step(curve, wider)) is not None else None,
         "alone": list(curve.alone),
         "knee": knee,
         "asymptote_samples_per_s": curve.asymptote,

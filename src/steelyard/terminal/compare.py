@@ -30,7 +30,9 @@ SAYS = {"too few jobs": "not ranked"}
 METHODS_BY_NODE = (METHODS["node"], METHODS["node, paired"])
 # Roles of settings that are chosen for a run, not those of its machine.
 OF_RUNS = ("batch", "weights", "training", "implementation", "tuning")
-OF_ONE_SIDE = ("SY115", "SY207", "SY209", "SY211", "SY213")
+# True of most comparisons: one line is enough.
+QUIET = ("SY206",)
+OF_ONE_SIDE = ("SY115", "SY207", "SY209", "SY211", "SY213", "SY625")
 
 
 def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
@@ -42,7 +44,8 @@ def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
     out += ["", *wrapped(f"A (base): {name_a}"), *wrapped(f"B: {name_b}")]
     for source in dict.fromkeys(filter(None, (_cite_source(name_a), _cite_source(name_b)))):
         out += wrapped(f"Source: {source}")
-    out += wrapped(f"Factor: {compared.factor}; figure: {compared.metric}")
+    only = " (nothing else was varied)" if compared.inferred else ""
+    out += wrapped(f"Factor: {compared.factor}{only}; figure: {compared.metric}")
     out += _differing(compared)
     rows = [row for entry in compared.comparisons for row in (entry.a, entry.b)]
     for kind in dict.fromkeys(str(row.get("serving")) for row in rows if row.get("serving") is not None):
@@ -132,7 +135,8 @@ def _new_findings(entry: Comparison, told: dict[tuple[str, ...], Finding], *, re
         if key in told:
             before.append(found.code)
         else:
-            out += finding_lines([placed], fixes=found.severity != "warning" or bool(found.command))
+            fixes = bool(found.command) or (found.severity != "warning" and found.code not in QUIET)
+            out += finding_lines([placed], fixes=fixes)
         told.setdefault(key, found)
     if before and repeat:
         out += wrapped(f"As above: {', '.join(dict.fromkeys(before))}")

@@ -11,7 +11,7 @@ import shlex
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.contracts.base import to_json_object
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 SHOWN_PLACES: Final = 4
 LONG_PLACE: Final = 30
 ENVIRONMENT = "SY6"
+AGAIN: Final = {
+    "SY201": "longer",
+    "SY202": "longer",
+    "SY203": "longer",
+    "SY609": "when the machine is quiet",
+    "SY610": "when nothing else computes on the device",
+}
+"""Findings that are answered by measuring again, and how."""
 OTHER_NUMBERS: Final = "more with other numbers"
 READ_RESULTS: Final = (
     "run",
@@ -114,10 +122,36 @@ def finding_lines(findings: Sequence[Finding], *, fixes: bool = True) -> list[st
                 place = f"{found.place}: " if found.place else ""
                 lines += wrapped(f"{place}{found.message}", inner)
                 lines += wrapped(f"evidence: {found.evidence}", 2 * inner) if found.evidence else []
-        if fixes:
+        if fixes and group.fix:
             lines += wrapped(f"fix: {group.fix}", inner)
             lines += [printable(f"{inner}{inner}{command_line(group.command)}")] if group.command else []
     return lines
+
+
+def with_one_remedy(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Give findings that all mean "measure again" one fix and one command, the longest of theirs, after the last.
+
+    Unless they are about several places that have commands of their own.
+    """
+    again = sorted((found for found in findings if found.code in AGAIN and found.command), key=_order)
+    commands = {found.command for found in again}
+    if len(again) < 2 or (len({found.place for found in again}) > 1 and len(commands) > 1):
+        return tuple(findings)
+    command = max(commands, key=_length)
+    how = [word for code, word in AGAIN.items() if any(found.code == code for found in again)]
+    fix = f"measure again, {', '.join(dict.fromkeys(how))}"
+    same = [dataclasses.replace(found, fix="", command=command) for found in again]
+    same[-1] = dataclasses.replace(same[-1], fix=fix)
+    others = [found for found in findings if found not in again]
+    before = [found for found in others if _order(found) < _order(again[0])]
+    return (*before, *same, *(found for found in others if found not in before))
+
+
+def _length(command: str) -> tuple[float, ...]:
+    """Return how much a command measures, to choose one that does what all ask for."""
+    words = shlex.split(command)
+    given = dict(pairwise(words))
+    return tuple(float(given.get(option, 0)) for option in ("--min-steps", "--max-seconds", "--repeats"))
 
 
 def command_line(command: str) -> str:
@@ -153,11 +187,11 @@ def tally_lines(findings: Sequence[Finding]) -> list[str]:
     if not findings:
         return wrapped(f"{capital(tally(findings))}.")
     worst = min(findings, key=_order)
-    which = f" Most severe: {worst.code} {rule_name(worst.code)}." if len(findings) > 1 else ""
-    return [
-        *wrapped(f"{capital(tally(findings))}.{which}"),
-        next_line(worst.command or f"steelyard explain {worst.code}"),
-    ]
+    # What is true of most comparisons asks for nothing.
+    quiet = worst.severity == "note" and not worst.command
+    which = f" Most severe: {worst.code} {rule_name(worst.code)}." if len(findings) > 1 and not quiet else ""
+    command = [] if quiet else [next_line(worst.command or f"steelyard explain {worst.code}")]
+    return [*wrapped(f"{capital(tally(findings))}.{which}"), *command]
 
 
 def next_line(command: str) -> str:

@@ -37,15 +37,14 @@ def step_time_lines(raw: Path, record: RunRecord) -> list[str]:
         trace = samples.trace()
     except SteelyardError as error:
         return wrapped(f"{HEADING}cannot be read: {error.what}")
-    return _draw_trace(trace, record) if len(trace.times) else []
+    return _draw_trace(trace, samples.steps, record) if len(trace.times) else []
 
 
-def _draw_trace(trace: Trace, record: RunRecord) -> list[str]:
+def _draw_trace(trace: Trace, steps: int, record: RunRecord) -> list[str]:
     columns = max(1, min(MOST_COLUMNS, (OUTPUT_COLUMNS.get() or WIDTH) - len(HEADING) - 1, len(trace.times)))
     ends = [len(trace.times) * column // columns for column in range(columns + 1)]
     paces = [float(trace.times[first:last].mean()) / trace.steps_per_bin for first, last in pairwise(ends)]
     drawn = sparkline(paces, blocks=shows_blocks(sys.stdout.encoding, os.environ))
-    steps = len(trace.times) * trace.steps_per_bin
     lines = ["", HEADING + drawn.text]
     steady = record.steady is not None and record.steady.answer == "steady"
     if record.steady is not None and steady:

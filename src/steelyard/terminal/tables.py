@@ -10,7 +10,7 @@ from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.terminal.best import unreliable_notes
 from steelyard.terminal.conditions import mhz, state_lines
-from steelyard.terminal.findings import finding_lines, findings_object, merged, tally_lines
+from steelyard.terminal.findings import finding_lines, findings_object, merged, tally_lines, with_one_remedy
 from steelyard.terminal.programs import program_fact, program_lines
 from steelyard.terminal.text import (
     WITHOUT_GAIN,
@@ -328,4 +328,5 @@ def _percent(share: float) -> str:
 
 
 def _finding_block(findings: tuple[Finding, ...]) -> list[str]:
-    return ["", *finding_lines(findings), "", *tally_lines(findings)] if findings else []
+    told = with_one_remedy(findings)
+    return ["", *finding_lines(told), "", *tally_lines(told)] if told else []

@@ -1,5 +1,6 @@
 """Compare two results: comparability first, then the ratio with its interval.
 
+$ steelyard compare old new
 $ steelyard compare old new --factor batch
 $ steelyard compare reference:NAME:devices=8 STUDY:devices=8
 """
@@ -19,9 +20,9 @@ def configure(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument("b", metavar="B", help="result to compare with it, in the same forms")
     parser.add_argument(
-        "--factor", default="system", metavar="NAME",
+        "--factor", metavar="NAME",
         help="the setting that may differ, such as system, precision, devices or batch; any other difference is "
-        "reported (default %(default)s)",
+        "reported (default: system, or the batch, precision, input, implementation or devices if nothing else differs)",
     )  # fmt: skip
     parser.add_argument(
         "--metric", default="throughput", metavar="NAME", help="metric to compare (default %(default)s)"

@@ -1,7 +1,7 @@
 """Run a sweep from a study file, here or at a site.
 
 Every combination is run, in random order. The same command continues a study where it stopped: runs that have a result
-are skipped. --extend adds jobs to a finished study, only where a finding asks for them, and prints their price first.
+are skipped. --extend adds jobs where a finding asks for them, after those that are missing, and first prints a price.
 
 $ steelyard study scaling.toml --dry-run
 $ steelyard study scaling.toml --site olive:gh200 --wait

@@ -6,10 +6,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.summary import MEASURED, generation
+from steelyard.analysis.summary import MEASURED, generation, settings_of
 from steelyard.analysis.sweep import written
 from steelyard.inputs.command import public_words
-from steelyard.inputs.study import chosen_settings
 from steelyard.report.charts.style import counted, error_codes, figure_cell, in_time
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import brief, counted_statuses, default, statuses
@@ -17,7 +16,7 @@ from steelyard.terminal.findings import OTHER_NUMBERS, merged
 from steelyard.terminal.text import SIMULATED, capital, number, sentence, shortened, with_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from steelyard.analysis.energy import CellEnergy
     from steelyard.analysis.summary import CellSummary
@@ -37,10 +36,12 @@ HIDDEN = ("sim.", "run_id", "study", "configuration", "program.command", "progra
 # -- overview
 
 
-def overview(subjects: Sequence[Subject], energies: dict[str, list[CellEnergy]]) -> Section:
+def overview(
+    subjects: Sequence[Subject], energies: dict[str, list[CellEnergy]], planned: Mapping[str, Sequence[str]]
+) -> Section:
     """How the runs ended, the settings, and every run that did not complete with its cause.
 
-    What several selections share is said once.
+    What several selections share is said once. `planned`: the ids of the runs that each study should have.
     """
     facts = [_facts(entry, energies.get(entry.text, [])) for entry in subjects]
     shared = [fact for fact in facts[0] if all(fact in each for each in facts)]
@@ -50,7 +51,7 @@ def overview(subjects: Sequence[Subject], energies: dict[str, list[CellEnergy]])
             Prose(facts=(("Selection", entry.text), *(fact for fact in each if fact not in shared)))
             for entry, each in zip(subjects, facts, strict=True)
         ]
-    rows = [row for entry in subjects for row in _not_completed(entry, several=len(subjects) > 1)]
+    rows = [row for entry in subjects for row in _not_completed(entry, planned, several=len(subjects) > 1)]
     if rows:
         columns = (
             Column("configuration", align="left"), Column("status", align="left"), Column("count"),
@@ -89,14 +90,14 @@ def _facts(entry: Subject, energies: Sequence[CellEnergy]) -> list[tuple[str, st
         facts[0] = ("Program", shortened(list(dict.fromkeys(commands))))
     for key, values in entry.swept.items():
         more = f" and {len(values) - SHOWN_VALUES} more" if len(values) > SHOWN_VALUES else ""
-        facts.append((f"Varied: {key}", ", ".join(map(written, values[:SHOWN_VALUES])) + more))
+        facts.append((f"Varied: {key}", ", ".join(map(_shown, values[:SHOWN_VALUES])) + more))
     # Settings that all configurations share and that are not defaults.
-    chosen = chosen_settings(spec)
+    chosen = settings_of(entry.cells[0])
     kept = {key: value for key, value in chosen.items() if key not in entry.swept and not key.startswith(HIDDEN)}
     for key in ("precision", "ranks", "batch", "preset"):
         if key not in entry.swept:
             kept.setdefault(key, default(key) if key not in chosen else chosen[key])
-    same = ", ".join(f"{key} {written(value)}" for key, value in sorted(kept.items()) if key != "workload")
+    same = ", ".join(f"{key} {_shown(value)}" for key, value in sorted(kept.items()) if key != "workload")
     facts.append(("Fixed", same or "defaults only"))
     devices = dict.fromkeys(_device(record) for record in records)
     counts = sorted({len(cell.records) for cell in entry.cells})
@@ -123,6 +124,11 @@ def _facts(entry: Subject, energies: Sequence[CellEnergy]) -> list[tuple[str, st
     return facts
 
 
+def _shown(value: Any) -> str:
+    """Write a setting for people who may have another home: without the folders of a path."""
+    return public_words([written(value)])[0]
+
+
 def _device(record: RunRecord) -> str:
     if record.spec.device_family == "sim":
         return "simulated"
@@ -133,10 +139,9 @@ def _device(record: RunRecord) -> str:
     return f"{record.spec.device} (requested; not recorded by the run)"
 
 
-def _not_completed(entry: Subject, *, several: bool) -> list[tuple[Cell, ...]]:
-    """One row per configuration and cause of failure, and one for missing runs."""
+def _not_completed(entry: Subject, planned: Mapping[str, Sequence[str]], *, several: bool) -> list[tuple[Cell, ...]]:
+    """One row per configuration and cause of failure, and one for planned runs without a record."""
     rows: list[tuple[Cell, ...]] = []
-    most = max(len(cell.records) for cell in entry.cells)
     for cell in entry.cells:
         name = f"{cell.study}, {entry.name(cell)}" if several else entry.name(cell)
         causes: dict[tuple[str, str], list[RunRecord]] = {}
@@ -152,11 +157,23 @@ def _not_completed(entry: Subject, *, several: bool) -> list[tuple[Cell, ...]]:
                     Cell(reason[:LONGEST_CAUSE] or "not recorded"), Cell(_evidence(records[0])),
                 )
             )  # fmt: skip
-        if len(cell.records) < most:
-            missing = most - len(cell.records)
-            cause = f"other configurations have {most} runs; these did not run yet or left no record"
-            rows.append((Cell(name, name), Cell("missing"), Cell(str(missing), missing), Cell(cause), Cell("-")))
+        there = {record.run_id for record in cell.records}
+        wanted = [run for run in planned.get(cell.study, ()) if run.rpartition("-r")[0] == cell.cell]
+        if missing := len(set(wanted) - there):
+            rows.append(_missing(cell.study, name, missing))
+    # A selection of some configurations says nothing about those that have no record yet.
+    if entry.text in planned:
+        begun = {cell.cell for cell in entry.cells}
+        left = [run for run in planned[entry.text] if run.rpartition("-r")[0] not in begun]
+        if left:
+            others = len({run.rpartition("-r")[0] for run in left})
+            rows.append(_missing(entry.text, counted(others, "configuration") + " without any run", len(left)))
     return rows
+
+
+def _missing(study: str, name: str, count: int) -> tuple[Cell, ...]:
+    cause = f"planned, and no record yet: repeat the steelyard study command, or steelyard status {study} if submitted"
+    return Cell(name, name), Cell("missing"), Cell(str(count), count), Cell(cause), Cell("-")
 
 
 def _evidence(record: RunRecord) -> str:

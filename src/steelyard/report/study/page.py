@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from steelyard.analysis.compare import require_factor
 from steelyard.analysis.energy import cells_with_energy
 from steelyard.analysis.select import select
+from steelyard.report.charts.style import counted
 from steelyard.report.page import Page, with_note
 from steelyard.report.study.back import (
     codes_section,
@@ -76,7 +77,8 @@ def study_page(
     tell("reading records")
     subjects = [subject(text, select(once, text)) for text in texts]
     runs = sum(len(entry.records) for entry in subjects)
-    tell(f"{runs:,} runs in {sum(len(entry.cells) for entry in subjects):,} configurations; analysing")
+    cells = sum(len(entry.cells) for entry in subjects)
+    tell(f"{counted(runs, 'run')} in {counted(cells, 'configuration')}; analysing")
     energies = {entry.text: cells_with_energy(folder, entry.cells) for entry in subjects}
     # Answers first, then how they were made.
     compared, front = _front(folder, subjects, energies, factor, histories)
@@ -114,7 +116,8 @@ def _front(
 
     What several selections show of the same thing is one section.
     """
-    about = overview(subjects, energies)
+    planned = {cell.study: folder.planned(cell.study) for entry in subjects for cell in entry.cells}
+    about = overview(subjects, energies, planned)
     if len(subjects) == 1:
         (entry,) = subjects
         made = [about, *_sections(folder, entry, energies[entry.text])]

@@ -1,4 +1,4 @@
-"""Pair rules on the environment of two rows (SY604 to SY608, SY615): nodes, hosts, devices and their state."""
+"""Pair rules on the environment of two rows (SY604 to SY608, SY615, SY625): nodes, hosts, devices, other load."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from steelyard.inputs.command import run_again
 from steelyard.numbers import short
 from steelyard.rules.environment.conditions import HELD_BACK, SAME_LIMIT
 from steelyard.rules.rule import Example, PairRule
+from steelyard.rules.statistics.pairs import job_count
 from steelyard.rules.table.settings import (
     alike,
     confounders,
@@ -38,6 +39,38 @@ class _OtherSurroundings(PairRule):
         found = [str(entry) for entry in confounders(pair) if entry.key in self.keys]
         if found:
             yield self.found(f"{self.meaning}: {'; '.join(found)}", place=pair.b.place)
+
+
+class BesideLoad(PairRule):
+    """Jobs of a side ran while something else used their machine."""
+
+    code = "SY625"
+    name = "jobs-beside-load"
+    severity = "warning"
+    why = (
+        "A job beside other load is slower than alone. If the load of the two sides differs, the ratio is partly that "
+        "of the loads."
+    )
+    detected = "Jobs of one side have SY609 (other processes on the CPUs) or SY610 (another process on the device)."
+    bad = Example(
+        "system,model,jobs,busy_jobs,metric,value,unit\n"
+        "A,ResNet50,3,,throughput,1000,images/s\nB,ResNet50,3,2,throughput,970,images/s\n",
+        "Two jobs of B ran beside other load: the 3 % may come from it.",
+    )
+    good = Example(
+        "system,model,jobs,busy_jobs,metric,value,unit\n"
+        "A,ResNet50,3,,throughput,1000,images/s\nB,ResNet50,3,,throughput,970,images/s\n",
+        "All jobs of both sides ran alone.",
+    )
+    fix = "measure again while nothing else runs there; steelyard doctor shows what runs now"
+
+    def check(self, pair: Pair) -> Iterator[Finding]:
+        """Yield one finding per side with such jobs."""
+        for row in (pair.a, pair.b):
+            if busy := row.number("busy_jobs"):
+                jobs = job_count(row, pair.metric)
+                told = f"{busy:g} of {jobs} jobs" if jobs > 1 else "its only job"
+                yield self.found(f"{told} ran beside other load (SY609, SY610)", place=row.place)
 
 
 class OtherNode(PairRule):

@@ -85,7 +85,10 @@ class OneNodeOnly(PairRule):
         "Nodes of one type differ in cooling, clocks or replaced memory. Jobs on one node show how well that node "
         "repeats its result, not what another node will reach."
     )
-    detected = "A side has two jobs or more and names only one node."
+    detected = (
+        "A side has two jobs or more and names only one node. It is a note if both sides ran on this node: then their "
+        "ratio is not a difference between nodes."
+    )
     bad = Example(
         "system,model,jobs,node,metric,value,unit\n"
         "A,ResNet50,5,n1,throughput,1000,images/s\nB,ResNet50,5,m7,throughput,1030,images/s\n",
@@ -100,12 +103,18 @@ class OneNodeOnly(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding that names the nodes."""
-        sides = [nodes_of(row) for row in (pair.a, pair.b) if job_count(row, pair.metric) > 1]
+        rows = (pair.a, pair.b)
+        sides = [nodes_of(row) for row in rows if job_count(row, pair.metric) > 1]
         single = {name for names in sides if len(names) == 1 for name in names}
         if single:
             jobs = "all jobs of each side" if len(single) > 1 else "all jobs"
             names = ", ".join(sorted(single))
-            yield self.found(f"{jobs} ran on one node ({names}); other nodes may differ", place=pair.b.place)
+            same = {*nodes_of(pair.a)} == {*nodes_of(pair.b)} == single
+            yield self.found(
+                f"{jobs} ran on one node ({names}); other nodes may differ",
+                place=pair.b.place,
+                severity="note" if same else None,
+            )
 
 
 class UnsoundRuns(PairRule):

@@ -21,6 +21,8 @@ LONGER = 4.0
 """How many times longer to run if it is not known how long is enough."""
 ROOM = 1.5
 """Factor on the length that should be enough."""
+LONG_S = 600.0
+"""Seconds of a run up to which any length is recommended."""
 MOST = 1e15
 MORE_EPOCHS = "raise run.budget.epochs in the study's file, or find out what changes during the run"
 # The first epoch may be slower by this much without a finding.
@@ -198,7 +200,10 @@ def _has_epochs_in_file(record: RunRecord) -> bool:
 
 
 def _run_longer(record: RunRecord, factor: float, *, at_least: bool = False) -> str:
-    """Return the command for a run that may be `factor` times as long, or with `at_least` must be."""
+    """Return the command for a run that may be `factor` times as long, or with `at_least` must be.
+
+    If that would be very long, it is for a shorter one.
+    """
     budget, seconds = record.spec.budget, record.stop.seconds if record.stop is not None else 0.0
     if record.spec.program is not None:
         # A program that runs to its end has the length that its author gave it.
@@ -208,6 +213,9 @@ def _run_longer(record: RunRecord, factor: float, *, at_least: bool = False) -> 
         return ""
     if budget.epochs is not None:
         return extend(record.spec, {"budget.epochs": math.ceil(factor * budget.epochs)}, repeats=MIN_JOBS)
+    if seconds and record.steps_seen:
+        # Nobody waits a day for one run: better several short jobs, whose spread is shown.
+        factor = min(factor, max(LONG_S / seconds, LONGER, ROOM * STEPS_TO_JUDGE / record.steps_seen))
     steps = _round_up(factor * record.steps_seen)
     changes: dict[str, float] = {"budget.min_steps": max(budget.min_steps, steps)} if at_least else {}
     changes |= {"budget.max_steps": max(budget.max_steps, steps)}

@@ -99,6 +99,7 @@ SETTINGS: dict[str, Role] = {
     "jobs": "evidence",
     "jobs_lost": "evidence",
     "unsteady_jobs": "evidence",
+    "busy_jobs": "evidence",
     "trend_percent": "evidence",
     "began": "evidence",
     "ended": "evidence",

@@ -14,7 +14,7 @@ from steelyard.errors import printable
 from steelyard.estimate.stop import STEPS_TO_JUDGE
 from steelyard.inputs.command import extend, longer_limits
 from steelyard.numbers import change
-from steelyard.results.store import read_progress
+from steelyard.results.store import read_environment, read_progress
 from steelyard.rules.statistics.runs import too_short
 from steelyard.terminal import console
 from steelyard.terminal.drawing import duration, rounded
@@ -79,6 +79,7 @@ class Progress:
         self._running: RunSpec | None = None
         self._raw: Path | None = None
         self._stepping = False
+        self._device: str | None = None
         self._made, self._total = 0, 0
         self._line = ""
 
@@ -109,6 +110,8 @@ class Progress:
             self._detail(f"{self._line}: temporary files: {raw}")
         if self._loud == "quiet":
             return
+        if self._device is None:
+            self._tell_device(raw)
         progress = read_progress(raw)
         if progress:
             self._foresee(progress.get("needed_s"), progress.get("limit_s", 0.0))
@@ -138,6 +141,22 @@ class Progress:
             self._detail(f"  record: {self._folder.run_path(record.spec)}")
         self._show("")
 
+    def _tell_device(self, raw: Path) -> None:
+        """Print which device is used and how long it measures, as soon as the first run knows."""
+        spec = self._running
+        if spec is None or spec.device_family == "sim" or spec.program is not None:
+            self._device = ""
+            return
+        if (here := read_environment(raw)) is None:
+            return
+        self._device, budget, facts = here.device, spec.budget, here.facts
+        name = facts.get("device.name", here.device)
+        if here.device == "cpu":
+            none = ", no accelerator was found" if spec.device == "auto" else ""
+            name = f"the CPU ({facts.get('torch.threads', '?')} threads{none})"
+        most = f"for {budget.epochs} epochs" if budget.epochs else f"for at most {budget.max_seconds:g} s"
+        self.say(f"{self._line}: measures on {name} {most}")
+
     def _foresee(self, needed_s: float | None, limit_s: float) -> None:
         """Print once per configuration that a run extends itself, or that it will be too short to be useful."""
         if needed_s is None or self._running is None or not self._says_too_short:
@@ -162,6 +181,10 @@ class Progress:
                 file = spec.study_arguments[1] if command else "its file"
                 command = f"set run.budget.max_seconds = {enough} in {file}{later}"
             self.say(f"  fix: {command}")
+            if self._device == "cpu":
+                fits = int(spec.batch * limit_s / needed_s)
+                smaller = f"--batch {1 << fits.bit_length() - 1}" if fits else "a smaller model (steelyard workloads)"
+                self.say(f"  or, as a CPU is slow: {smaller}, or a machine with an accelerator")
 
     def _warn(self, record: RunRecord) -> None:
         """Print once per kind of finding that runs are too short to be useful, before the others are made."""

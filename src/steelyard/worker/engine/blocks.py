@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from steelyard.contracts.spec import RunSpec
+    from steelyard.contracts.spec import Budget, RunSpec
     from steelyard.worker.devices.device import EventCost
     from steelyard.worker.engine.between import Between
     from steelyard.worker.engine.job import Team
@@ -192,9 +192,14 @@ def _find_extension(spec: RunSpec, spent_s: float) -> float:
     return min(most, max(1.0, left_s / (1 + AFTER_SHARE) / spec.budget.max_seconds))
 
 
-def crosscheck_steps(wanted: int, stop: Stop) -> int:
-    """Return the number of cross-check steps: at most a tenth of the run's time or a few seconds."""
+def crosscheck_steps(wanted: int, stop: Stop, budget: Budget) -> int:
+    """Return the number of cross-check steps: at most a tenth of the run's time or a few seconds.
+
+    None after a run that is too short to be judged, if they would take longer than the run was allowed to.
+    """
     allowed_s = max(CROSSCHECK_S, CROSSCHECK_SHARE * stop.seconds)
+    if stop.steps < STEPS_TO_JUDGE and AFTER_SHARE * STEPS_TO_JUDGE * stop.seconds > budget.longest_s * stop.steps:
+        return 0
     return min(wanted, max(CROSSCHECK_LEAST, int(allowed_s * stop.steps / stop.seconds)))
 
 

@@ -341,7 +341,7 @@ def measure(
         if leads:
             log.write("stop", stop)
             _write_read(log, "settings", job.settings)
-        check_steps = job.team.agree([crosscheck_steps(spec.crosscheck_steps, stop)])[0]
+        check_steps = job.team.agree([crosscheck_steps(spec.crosscheck_steps, stop, spec.budget)])[0]
         together = True
         if check_steps or job.devices[0].queued:
             # Whatever happens from here on, to this process or to one that it waits for, the measurement is done.

@@ -51,7 +51,7 @@ class Watchdog:
 
     def start(self) -> None:
         """Start watching; until the first beat the limit is PATIENCE_S."""
-        self._rest(self._limit_s)
+        self._rest()
         self._thread.start()
 
     def beat(self) -> None:
@@ -71,11 +71,12 @@ class Watchdog:
         with suppress(OSError):
             self._file.unlink()
 
-    def _rest(self, limit_s: float) -> None:
+    def _rest(self, limit_s: float | None = None) -> None:
+        """Begin to wait anew, with another limit if it is given."""
         with self._lock:
             if not self._ended:
-                self._last_s, self._limit_s = time.monotonic(), limit_s
-                faulthandler.dump_traceback_later(limit_s + BACKSTOP_S, exit=True, file=2)
+                self._last_s, self._limit_s = time.monotonic(), limit_s or self._limit_s
+                faulthandler.dump_traceback_later(self._limit_s + BACKSTOP_S, exit=True, file=2)
 
     def _watch(self) -> None:
         # Several checks within the limit, so that ranks waiting for our compiler see it before their own limit.
@@ -86,7 +87,7 @@ class Watchdog:
                     self._file.touch()
             if self._others_compile() or compiling:
                 # No look at the clock: this thread may be delayed as well.
-                self._rest(self._limit_s)
+                self._rest()
                 left_s = self._limit_s
             else:
                 with self._lock:
