@@ -18,6 +18,7 @@ change is relative to the level. The constants were chosen on the tuning seeds o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -244,8 +245,8 @@ def _of_wandering(levels: _Levels, course: _Course, first: _Change) -> SteadyAns
         text += f"the autocorrelation of batches of {{size}} steps is {score:.1f} standard errors too high"
         size = course.size
     else:
-        text += f"the autocorrelation decays by a factor of only {course.noise.fade:.2f} (lag in steps: {{size}})"
-        size = 1
+        text += "their autocorrelation takes {size} steps to halve"
+        size = min(n, round(math.log(0.5) / math.log(course.noise.fade))) if 0 < course.noise.fade < 1 else n
     reason = Reason(text, {"all": (0, n), "size": (0, size)})
     return SteadyAnswer("no steady state", levels.lead, n, (levels.lead + first.at,), reason)
 

@@ -55,7 +55,7 @@ class NotSteady(RunRule):
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding unless the run is steady."""
         if record.steady is not None and record.steady.answer != "steady":
-            first = f" after the first {record.steady.start_step:,}" if record.steady.start_step else ""
+            first = f" from step {record.steady.start_step:,} on" if record.steady.start_step else ""
             yield self.found(
                 f"{record.steady.answer}: {record.steady.reason}; the figures are for jobs of this length and include "
                 f"all steps{first}",
@@ -178,7 +178,7 @@ def _find_unmet(record: RunRecord) -> dict[str, float]:
     steady_steps = record.steady.stop_step - record.steady.start_step if record.steady else 0
     if steady_steps < budget.min_steps:
         factor = budget.min_steps / steady_steps if steady_steps else LONGER
-        unmet[f"{steady_steps} of {budget.min_steps} requested steps"] = factor
+        unmet[f"{steady_steps:,} of {budget.min_steps:,} requested steps"] = factor
     if record.stop is not None and record.stop.seconds < budget.min_seconds:
         factor = budget.min_seconds / record.stop.seconds if record.stop.seconds else LONGER
         unmet[f"{short(record.stop.seconds, 3)} of {budget.min_seconds:g} requested seconds"] = factor

@@ -153,7 +153,8 @@ class Progress:
         name = facts.get("device.name", here.device)
         if here.device == "cpu":
             none = ", no accelerator was found" if spec.device == "auto" else ""
-            name = f"the CPU ({facts.get('torch.threads', '?')} threads{none})"
+            threads = facts.get("torch.threads", "?")
+            name = f"the CPU ({threads} {'thread' if threads == '1' else 'threads'}{none})"
         most = f"for {budget.epochs} epochs" if budget.epochs else f"for at most {budget.max_seconds:g} s"
         self.say(f"{self._line}: measures on {name} {most}")
 
