@@ -74,7 +74,7 @@ def plan_of(devices: int, trainings: int = TRAININGS) -> WorkPlan:
 def spec_of(study: str, devices: int, job: int, seed: int) -> RunSpec:
     return RunSpec(
         run_id=f"{study}-{devices}-{job}", study=study, configuration=f"d{devices}", repeat=job, seed=seed,
-        ranks=devices,
+        devices=devices,
         batch=BATCH, crosscheck_steps=0, budget=STEPS, sim=TRUTH,
     )  # fmt: skip
 

@@ -39,7 +39,7 @@ device = "cpu"
 crosscheck_steps = 0
 budget = { min_steps = 50, max_steps = 50, min_seconds = 0.0, max_seconds = 30.0 }
 [sweep]
-ranks = [1, 2]
+devices = [1, 2]
 """
 # Apptainer changes mounts, which needs a real root mount: chroot is not enough.
 ENTER: Final = """
@@ -176,7 +176,7 @@ def judge(folder: ResultFolder, scratch: Path) -> list[Figure]:
         kinds += facts.get("container.kind") == "apptainer"
         values += facts.get("env.NCCL_DEBUG_FILE") == NASTY
         kind, torch = facts.get("container.kind"), facts.get("torch.version")
-        print(f"{record.spec.ranks} ranks: {record.status.code}, {record.steps_seen} steps, {kind}, torch {torch}")
+        print(f"{record.spec.devices} ranks: {record.status.code}, {record.steps_seen} steps, {kind}, torch {torch}")
     return [
         at_least("apptainer: runs completed", completed, "runs", 2),
         at_least("apptainer: records with the file's digest", digests, "records", 2),

@@ -32,8 +32,8 @@ SENSORS = [
 ]  # fmt: skip
 JOBS = {
     "simulated, 1 device": ["sim", *FEW],
-    "simulated, 8 devices with sensors": ["sim", "--ranks", "8", *FEW, *SENSORS],
-    "training on the CPU, 2 ranks": ["tiny", "--device", "cpu", "--nproc", "2", *FEW],
+    "simulated, 8 devices with sensors": ["sim", "--devices", "8", *FEW, *SENSORS],
+    "training on the CPU, 2 ranks": ["tiny", "--device", "cpu", "--devices", "2", *FEW],
 }
 
 

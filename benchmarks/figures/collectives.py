@@ -59,7 +59,7 @@ def by_command(case: Case) -> str | None:
     with tempfile.TemporaryDirectory(prefix="steelyard-collectives-") as folder:
         command = [
             sys.executable, "-m", "steelyard.cli.main", "run", f"{MODEL}:{case.kind}", "--mode", "ceiling", "--json",
-            "--results", folder, "--device", "cpu", "--nproc", "2", "--backend", case.backend, "--batch", "2",
+            "--results", folder, "--device", "cpu", "--devices", "2", "--backend", case.backend, "--batch", "2",
             "--model", f"size_mb={SIZE_MB}", "--threads", "1",
             "--min-steps", str(STEPS), "--max-steps", str(STEPS), "--min-seconds", "0",
             "--set", "crosscheck_steps=4",

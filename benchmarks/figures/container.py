@@ -42,7 +42,7 @@ crosscheck_steps = 0
 budget = {{ min_steps = 50, max_steps = 50, min_seconds = 0.0, max_seconds = 30.0 }}
 
 [sweep]
-ranks = {ranks}
+devices = {ranks}
 """
 OWN = platform.machine()
 OTHER = rootfs.OTHERS[OWN]
@@ -116,7 +116,7 @@ def records(scratch: Path, name: str, digest: str | None) -> tuple[int, int]:
     done = [record for record in there if record.status.code == "completed" and record.steps_seen >= 50]
     for record in there:
         if record not in done:
-            print(name, record.spec.ranks, record.status)
+            print(name, record.spec.devices, record.status)
     launches = [record.launch.scheduled for record in done if record.launch is not None]
     return len(done), sum(said is not None and said.digest == digest for said in launches)
 
@@ -129,7 +129,7 @@ def run_studies(cluster: Cluster, made: rootfs.Made, scratch: Path, *, quick: bo
     ]
     if not quick:
         # Two nodes need the network of the host.
-        cases.append(("nodes", index, [2], {"ranks": 1, "network": "host"}, made.digests[OWN]))
+        cases.append(("nodes", index, [2], {"devices": 1, "network": "host"}, made.digests[OWN]))
     before = tree(made.root)
     wanted = completed = digests = 0
     for name, image, ranks, changes, digest in cases:

@@ -87,7 +87,7 @@ def run(scenario: Scenario, steps: int) -> RunRecord:
         node=scenario.node, collective=Collective(message_bytes=MESSAGE, links=(Link(bytes_per_s=BYTES_PER_S),)),
     )  # fmt: skip
     spec = RunSpec(
-        run_id="double-counting", configuration="figure", ranks=RANKS, batch=32, sim=truth,
+        run_id="double-counting", configuration="figure", devices=RANKS, batch=32, sim=truth,
         budget=Budget(min_steps=steps, max_steps=steps),
     )  # fmt: skip
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -28,8 +28,8 @@ SPREADS = (0.003, 0.03, 0.3)
 JOBS = 5
 METRIC = "throughput"
 SETTINGS: dict[str, Setting] = {
-    "accelerator": "A100", "devices": 1, "nodes": 1, "model": "resnet50", "phase": "train", "precision": "bf16",
-    "batch_per_device": 64, "global_batch": 64, "dataset": "synthetic", "compile": "off", "parallelism": "DDP",
+    "accelerator": "A100", "devices": 1, "nodes": 1, "model": "resnet50", "mode": "train", "precision": "bf16",
+    "batch": 64, "global_batch": 64, "dataset": "synthetic", "compile": "off", "parallel": "DDP",
 }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ seed = {seed}
 workload = "faulty.py:build"
 device = "cpu"
 threads = 1
-ranks = {ranks}
+devices = {ranks}
 crosscheck_steps = 0
 budget = {{ min_steps = {steps}, max_steps = {steps}, min_seconds = 0.0 }}
 {more}

@@ -93,8 +93,8 @@ QUICK = ("batch", "failed", "once")
 SELECTIONS: tuple[tuple[str, ...], ...] = (
     ("scaling",), ("mixed",), ("batch",), ("steps",), ("throttled",), ("energy",), ("heat",), ("system-a",),
     ("system-a", "system-b"), ("system-b", "system-a:batch=64"), ("noisy",), ("failed",), ("once",), ("ties",),
-    ("week-00",), ("week-00", "week-13"), ("heat:ranks=8",), ("heat:batch=128",), ("energy:batch=64",),
-    ("batch:batch=4096",), ("scaling:ranks=1", "scaling:ranks=8"),
+    ("week-00",), ("week-00", "week-13"), ("heat:devices=8",), ("heat:batch=128",), ("energy:batch=64",),
+    ("batch:batch=4096",), ("scaling:devices=1", "scaling:devices=8"),
 )  # fmt: skip
 
 LOOK = """

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 FIRST_SEED = 12_000_000
 STUDIES = 2000
 FACTORS: dict[str, tuple[Any, ...]] = {
-    "batch": (8, 16, 32, 64, 128, 1024), "ranks": (1, 2, 4, 8), "precision": ("bf16", "fp32"),
+    "batch": (8, 16, 32, 64, 128, 1024), "devices": (1, 2, 4, 8), "precision": ("bf16", "fp32"),
     "compile": ("default", "off"),
 }  # fmt: skip
 MOST = 12
@@ -112,7 +112,7 @@ def record_of(
     )  # fmt: skip
     quantities = {
         "throughput_job": rate_of(rate, "job"),
-        "throughput_device": rate_of(rate / spec.ranks, "device"),
+        "throughput_device": rate_of(rate / spec.devices, "device"),
         "step_time_mean": rate_of(spec.step_samples / rate, "job", "s"),
     }
     if watts:
@@ -123,7 +123,7 @@ def record_of(
         run_id=spec.run_id, spec=spec, status=Status(code=status, reason="" if done else "as drawn"), launch=None,
         environment=Environment(node=node, allocation=None, device="cuda", timing="events", facts={}), phases=(),
         stop=None, steady=Steady(answer=steady, start_step=0, stop_step=1000, reason="as drawn", trend=trend),
-        crosscheck=None, steps_seen=1000, ranks_seen=spec.ranks, seconds_measured=20.0,
+        crosscheck=None, steps_seen=1000, ranks_seen=spec.devices, seconds_measured=20.0,
         quantities=quantities if done else {}, findings=findings, raw=(), derived_by="benchmarks/figures/headline.py",
     )  # fmt: skip
 
@@ -145,7 +145,7 @@ def draw_study(seed: int) -> list[RunRecord]:
 def _draw_cell(
     rng: np.random.Generator, settings: dict[str, Any], fixed: float, watts: float, nodes: list[str]
 ) -> Iterator[RunRecord]:
-    batch, ranks = settings.get("batch", 32), settings.get("ranks", 1)
+    batch, ranks = settings.get("batch", 32), settings.get("devices", 1)
     truth = 1000 * batch / (fixed + batch) * ranks**0.92 * (1.4 if settings.get("precision") == "bf16" else 1.0)
     truth *= float(rng.uniform(0.97, 1.03))
     kind = str(rng.choice(["", "lost", "some lost", "errors", "trend"], p=[0.6, 0.12, 0.1, 0.1, 0.08]))
@@ -283,7 +283,7 @@ def report_problems(cells: list[CellSummary]) -> Iterator[str]:
         yield from check_scaling(
             curve.answer, [Shown(row[0], number(row[2]), row[2].endswith("unreliable")) for row in part], {}
         )
-        yield from _check_curve(curve.answer, rows, "ranks")
+        yield from _check_curve(curve.answer, rows, "devices")
     yield from _energy_section(entry, energies)
 
 
@@ -323,7 +323,7 @@ def pack_problems(records: list[RunRecord]) -> Iterator[str]:
     first = records[0].spec
     kept = [record for record in records if (record.spec.batch, record.spec.precision, record.spec.compile)
             == (first.batch, first.precision, first.compile)]  # fmt: skip
-    plan = WorkPlan(samples=1e9, trainings=10, devices=max(record.spec.ranks for record in kept))
+    plan = WorkPlan(samples=1e9, trainings=10, devices=max(record.spec.devices for record in kept))
     try:
         page = pack_page(gather(Memory(kept), "drawn", plan, schemes=[find_scheme(name) for name in scheme_names()]))
     except SteelyardError:
@@ -367,7 +367,7 @@ def surfaces(records: list[RunRecord]) -> dict[str, list[str]]:
     swept = {name for name in FACTORS if len({getattr(record.spec, name) for record in records}) > 1}
     if "batch" in swept:
         found["batch"] = list(batch_problems(cells))
-    if "ranks" in swept:
+    if "devices" in swept:
         with_curves = True
         try:
             found["scaling"] = list(scaling_problems(cells))
@@ -413,12 +413,12 @@ def published() -> Iterator[tuple[str, list[RunRecord]]]:
     for name in documents.names():
         groups: dict[tuple[Any, ...], dict[tuple[int, int], float]] = {}
         for row in documents.load(name).rows:
-            devices, batch = row.number("devices") or 1.0, row.number("batch_per_device")
+            devices, batch = row.number("devices") or 1.0, row.number("batch")
             if batch is None and (whole := row.number("global_batch")) is not None:
                 batch = whole / devices
             rate = row.figures.get("throughput")
             if batch and batch == int(batch) and rate is not None:
-                about = (row.table, row.get("system"), row.get("model"), row.get("precision"), row.get("phase"))
+                about = (row.table, row.get("system"), row.get("model"), row.get("precision"), row.get("mode"))
                 groups.setdefault(about, {}).setdefault((int(batch), int(devices)), rate.value)
         for about, rates in groups.items():
             if len(rates) > 2:
@@ -429,7 +429,7 @@ def published() -> Iterator[tuple[str, list[RunRecord]]]:
 def _as_study(rates: dict[tuple[int, int], float], missing: int) -> Iterator[RunRecord]:
     varied = [len({key[n] for key in rates}) > 1 for n in range(2)]
     for place, ((batch, ranks), rate) in enumerate(rates.items()):
-        settings = ({"batch": batch} if varied[0] else {}) | ({"ranks": ranks} if varied[1] else {})
+        settings = ({"batch": batch} if varied[0] else {}) | ({"devices": ranks} if varied[1] else {})
         status = LOST[missing % 3] if place == missing else "completed"
         for job in range(1 if place % 4 == 3 else 3):
             yield record_of(settings, job, rate * (1 + 0.002 * job), status=status)
@@ -445,7 +445,7 @@ def reference_problems() -> Iterator[str]:
             values = [value for row in texts(table) if (value := number(row[place])) is not None]
             if not (near(min(values), float(low), RATIO) and near(max(values), float(high), RATIO)):
                 yield f"{section.name}: {low} to {high}, but the rows have {min(values)} to {max(values)}"
-        swept = [table for table in tables_of(section) if table.columns[0].name == "batch per device"]
+        swept = [table for table in tables_of(section) if table.columns[0].name in ("batch", "batch per device")]
         for last in re.findall(
             r"knee beyond the sweep: (?:batch|throughput still rises at batch) ([\d,]+)", section.answer
         ):

@@ -60,8 +60,8 @@ KIND = {
     "efficiency": "share",
 }
 SETTINGS = (
-    *("system", "devices", "nodes", "model", "precision", "parallelism", "batch_per_device", "global_batch"),
-    *("workers_per_device", "epoch_samples", "power_limit_w"),
+    *("system", "devices", "nodes", "model", "precision", "parallel", "batch", "global_batch"),
+    *("loader.workers", "epoch_samples", "power_limit_w"),
 )
 MODELS = ("ResNet50", "ResNet152", "ViT-L", "ViT-H", "Swin-T", "Swin-B", "DINO", "SegFormer")
 ARITHMETIC = frozenset({"SY503", "SY504", "SY505", "SY506", "SY507", "SY508", "SY509"})
@@ -112,7 +112,7 @@ def consistent(rng: random.Random) -> Sheet:
     samples = rng.choice([50_000, 60_000, 101_000, 118_287, 1_281_167])
     strong, batch = rng.random() < 0.3, rng.choice([16, 20, 32, 64, 128])
     # If the batch is not printed, the missing last batch of an epoch could not be explained.
-    drops = rng.random() < 0.5 and ("global_batch" in style.stated or "batch_per_device" in style.stated)
+    drops = rng.random() < 0.5 and ("global_batch" in style.stated or "batch" in style.stated)
     by_rate = any(metric.startswith("throughput") for metric in style.units)
     machines = [
         Machine(rng, system, counts, samples, drops=drops, strong=strong, batch=batch)
@@ -172,8 +172,8 @@ class Machine:
         power = self.limit_w * self.load * devices * math.exp(rng.gauss(0, 0.03))
         settings = {
             "system": self.name, "devices": devices, "nodes": nodes, "model": model, "precision": precision,
-            "parallelism": "DDP" if devices > 1 else "", "batch_per_device": whole // devices, "global_batch": whole,
-            "workers_per_device": 8, "epoch_samples": self.samples, "power_limit_w": self.limit_w,
+            "parallel": "DDP" if devices > 1 else "", "batch": whole // devices, "global_batch": whole,
+            "loader.workers": 8, "epoch_samples": self.samples, "power_limit_w": self.limit_w,
         }  # fmt: skip
         return Line(settings, amounts(rate, work, power, devices, nodes))
 
@@ -415,13 +415,13 @@ def wrong_count(rng: random.Random, sheet: Sheet, row: int) -> bool:
 def confounded(rng: random.Random, sheet: Sheet, row: int) -> bool:
     """A row with more devices and other settings, which also changed its rate."""
     line, base = sheet.lines[row], series_of(sheet, row)[0]
-    keys = [key for key in ("precision", "batch_per_device", "workers_per_device") if key in sheet.style.stated]
+    keys = [key for key in ("precision", "batch", "loader.workers") if key in sheet.style.stated]
     if row == base or not keys or not {"throughput", "epoch_time"} & set(printed_metrics(sheet, row)):
         return False
     key = rng.choice(keys)
-    share = int(str(line.settings["batch_per_device"]))
-    line.settings[key] = {"precision": "fp8", "batch_per_device": share * 4, "workers_per_device": 32}[key]
-    if key == "batch_per_device":
+    share = int(str(line.settings["batch"]))
+    line.settings[key] = {"precision": "fp8", "batch": share * 4, "loader.workers": 32}[key]
+    if key == "batch":
         line.settings["global_batch"] = share * 4 * devices_of(sheet, row)
     faster = math.exp(rng.uniform(0.1, 1.0))
     rates = ("throughput", "throughput_per_device", "throughput_per_node", "speedup", "efficiency")

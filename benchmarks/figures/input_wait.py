@@ -67,7 +67,7 @@ def measured(case: Case, folder: Path) -> tuple[dict[str, float], float]:
     """Return the seconds per step in each column, and the samples per second."""
     command = [
         sys.executable, "-m", "steelyard.cli.main", "run", f"{MODEL}:build", "--json", "--results", str(folder),
-        "--nproc", str(case.ranks), "--threads", "1", "--data", case.place, "--loader-workers", str(case.workers),
+        "--devices", str(case.ranks), "--threads", "1", "--data", case.place, "--loader-workers", str(case.workers),
         "--model", f"compute_s={case.compute_s}", "--model", f"loader_s={case.loader_s}",
         "--min-steps", str(case.steps), "--max-steps", str(case.steps), "--min-seconds", "0",
         "--set", f"crosscheck_steps={min(case.steps, 60)}",

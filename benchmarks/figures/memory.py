@@ -56,7 +56,7 @@ def probe(part: str, raw: Path) -> dict[str, float]:
 def spec(steps: int, ranks: int) -> RunSpec:
     truth = SimTruth(noise=Noise(kind="normal", cv=0.02), collective=Collective(message_bytes=1_000_000))
     budget = Budget(min_steps=steps, max_steps=steps, max_seconds=1e9)
-    return RunSpec(run_id="memory", configuration="memory", ranks=ranks, seed=1, budget=budget, sim=truth)
+    return RunSpec(run_id="memory", configuration="memory", devices=ranks, seed=1, budget=budget, sim=truth)
 
 
 def measure(steps: int, ranks: int) -> dict[str, dict[str, float]]:

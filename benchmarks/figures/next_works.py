@@ -60,7 +60,7 @@ EXPLAINS = ("explain", "show", "doctor", "status")
 """They show more, and change nothing."""
 LEADS_PERCENT = 95.0
 VALUES: dict[str, tuple[Any, ...]] = {
-    "batch": (8, 32, 128, 512), "ranks": (1, 2, 4), "precision": ("fp32", "bf16"), "sim.step_time_s": (0.01, 0.008),
+    "batch": (8, 32, 128, 512), "devices": (1, 2, 4), "precision": ("fp32", "bf16"), "sim.step_time_s": (0.01, 0.008),
     "compile": ("off", "default"),
 }  # fmt: skip
 

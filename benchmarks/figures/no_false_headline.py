@@ -56,16 +56,16 @@ if TYPE_CHECKING:
 FIRST_SEED = 51_000_000
 STUDIES, QUICK_STUDIES = 1000, 40
 VALUES: dict[str, tuple[Any, ...]] = {
-    "ranks": (1, 2, 4, 8), "batch": (8, 32, 64, 256), "precision": ("fp32", "bf16"), "accumulation": (1, 2, 4),
+    "devices": (1, 2, 4, 8), "batch": (8, 32, 64, 256), "precision": ("fp32", "bf16"), "accumulation": (1, 2, 4),
     "workers": (1, 2, 4), "threads": (1, 2, 4, 8),
 }  # fmt: skip
-DEFAULTS = {"ranks": 1, "batch": 32, "precision": "fp32", "accumulation": 1, "workers": 2, "threads": 4}
-FACTORS = {"ranks": "devices", "workers": "workers_per_device", "accumulation": "grad_accumulation"}
+DEFAULTS = {"devices": 1, "batch": 32, "precision": "fp32", "accumulation": 1, "workers": 2, "threads": 4}
+FACTORS = {"devices": "devices", "workers": "loader.workers", "accumulation": "accumulation"}
 """Names of factors in `compare`, where they are not those of the settings."""
 WORDS = {
-    "ranks": r"ranks=|devices \d", "threads": r"threads(=| \d+(\.0)? vs )", "precision": r"precision(=| \w+ vs )",
-    "batch": r"batch=|batch_per_device \d+ vs |global_batch \d+ vs ",
-    "accumulation": r"accumulation(=| \d+ vs )", "workers": r"workers=|workers_per_device \d+ vs ",
+    "devices": r"devices=|devices \d", "threads": r"threads(=| \d+(\.0)? vs )", "precision": r"precision(=| \w+ vs )",
+    "batch": r"batch=|batch \d+ vs |global_batch \d+ vs ",
+    "accumulation": r"accumulation(=| \d+ vs )", "workers": r"workers=|loader.workers \d+ vs ",
 }  # fmt: skip
 """How a headline names each setting: with its values."""
 JOBS = 4
@@ -103,7 +103,7 @@ class Seen:
 
 def rate_of(settings: dict[str, Any]) -> float:
     """Return the true samples per second of the job; every setting matters."""
-    batch, ranks = settings["batch"], settings["ranks"]
+    batch, ranks = settings["batch"], settings["devices"]
     rate = 400 * settings["threads"] ** 0.8 * batch / (24 + batch) * ranks**0.93
     rate *= 1.5 if settings["precision"] == "bf16" else 1.0
     return float(rate * settings["workers"] ** 0.3 * settings["accumulation"] ** 0.05)
@@ -128,12 +128,12 @@ def job(
     family: str, settings: dict[str, Any], number: int, rng: np.random.Generator, *, threads_set: bool
 ) -> RunRecord:
     """Simulate a job with these settings in effect."""
-    micro = settings["batch"] * settings["ranks"]
+    micro = settings["batch"] * settings["devices"]
     rate = rate_of(settings) * float(np.exp(0.02 * rng.standard_normal()))
     name = "-".join(f"{key}{value}" for key, value in settings.items())
     spec = RunSpec(
         run_id=f"{name}-r{number}", configuration=name, study="drawn", repeat=number,
-        seed=int(rng.integers(1 << 40)), batch=settings["batch"], ranks=settings["ranks"],
+        seed=int(rng.integers(1 << 40)), batch=settings["batch"], devices=settings["devices"],
         accumulation=settings["accumulation"], crosscheck_steps=0,
         budget=Budget(min_steps=100, max_steps=100, min_seconds=0),
         sim=SimTruth(step_time_s=micro / rate, noise=Noise(kind="normal", cv=0.01, shared=True)),
@@ -159,7 +159,7 @@ def in_effect(record: dict[str, Any]) -> dict[str, Any]:
     """Read the settings in effect from the JSON of a record."""
     spec, values = record["spec"], record["settings"]["values"]
     return {
-        "ranks": spec.get("ranks", 1), "batch": spec.get("batch", 32), "accumulation": spec.get("accumulation", 1),
+        "devices": spec.get("devices", 1), "batch": spec.get("batch", 32), "accumulation": spec.get("accumulation", 1),
         "workers": spec.get("loader", {}).get("workers", 0), "threads": values["threads"],
         "precision": values["matmul_dtype"],
     }  # fmt: skip
@@ -175,7 +175,7 @@ def unnamed(text: str, names: set[str], factor: str, cells: Sequence[CellSummary
     """Return the settings that differ and that a text does not name, without the factor of the headline."""
     names = names - {factor}
     specs = [cell.records[0].spec for cell in cells]
-    if factor == "ranks" and len({spec.batch * spec.ranks * spec.accumulation for spec in specs}) == 1:
+    if factor == "devices" and len({spec.batch * spec.devices * spec.accumulation for spec in specs}) == 1:
         # Strong scaling, which the text says.
         names -= {"batch", "accumulation"} if "strong scaling" in text else set()
     return {name for name in names if not re.search(WORDS[name], text)}
@@ -192,14 +192,14 @@ def headlines(cells: list[CellSummary], factor: str, seen: Seen) -> Iterator[tup
     """Yield each headline: who says it, its text, the setting that it is about, and its configurations."""
     truth = {cell.cell: rate_of(settings_of(cell.cell)) for cell in cells}
     by_name = {cell.cell: cell for cell in cells}
-    if factor == "ranks":
+    if factor == "devices":
         for curve in scaling(cells):
             if curve.blocked:
                 seen.refused += 1
                 continue
             last, base = curve.points[-1], curve.base
             seen.interval(last.speedup.low, last.speedup.high, truth[last.cell] / truth[base.cell])
-            yield "scaling", joined(scaling_lines([curve], "drawn")), "ranks", list(curve.cells)
+            yield "scaling", joined(scaling_lines([curve], "drawn")), "devices", list(curve.cells)
     if factor == "batch":
         for knee in batch_curves(cells):
             if knee.knee is None:
@@ -264,12 +264,12 @@ def study(seed: int) -> Seen:
 # -- real studies
 
 REAL = [
-    ("ranks = [1, 2]", {}, "scaling"), ("ranks = [1, 2]", {"OMP_NUM_THREADS": "1"}, "scaling"),
-    ("ranks = [1, 2]", {"OMP_NUM_THREADS": "2"}, "scaling"), ("ranks = [1, 2]\nbatch = [64]", {}, "best"),
+    ("devices = [1, 2]", {}, "scaling"), ("devices = [1, 2]", {"OMP_NUM_THREADS": "1"}, "scaling"),
+    ("devices = [1, 2]", {"OMP_NUM_THREADS": "2"}, "scaling"), ("devices = [1, 2]\nbatch = [64]", {}, "best"),
     ("batch = [8, 256]", {}, "batch"), ("batch = [8, 256]", {"OMP_NUM_THREADS": "1"}, "best"),
     ("precision = ['fp32', 'bf16']", {}, "best"), ("accumulation = [1, 4]", {}, "best"),
     ("threads = [1, 2]", {}, "best"), ("'loader.workers' = [1, 2]", {}, "best"),
-    ("ranks = [1, 2]\nthreads = [1]", {}, "scaling"), ("ranks = [1, 2]\naccumulation = [2]", {}, "scaling"),
+    ("devices = [1, 2]\nthreads = [1]", {}, "scaling"), ("devices = [1, 2]\naccumulation = [2]", {}, "scaling"),
 ]  # fmt: skip
 FILE = """name = "real"
 repeats = 3
@@ -286,7 +286,7 @@ crosscheck_steps = 4
 def real(sweep: str, variables: dict[str, str], verb: str) -> Seen:
     """Run a study with the command line, and read two headlines about it."""
     seen = Seen()
-    about = {"scaling": "ranks", "batch": "batch"}.get(verb, "")
+    about = {"scaling": "devices", "batch": "batch"}.get(verb, "")
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         (home / "real.toml").write_text(FILE + sweep + "\n", encoding="utf-8")

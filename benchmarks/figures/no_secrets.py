@@ -29,7 +29,7 @@ scheduler = "slurm"
 architecture = "x86_64"
 devices_per_node = 1
 """
-STUDY = 'name = "{name}"\nrepeats = 2\n[run]\nworkload = "sim"\n[sweep]\nranks = [1, 2]\n'
+STUDY = 'name = "{name}"\nrepeats = 2\n[run]\nworkload = "sim"\n[sweep]\ndevices = [1, 2]\n'
 WORKLOAD = """import json, pathlib
 def build():
     told = json.loads(pathlib.Path({texts!r}).read_text())

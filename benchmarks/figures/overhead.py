@@ -198,7 +198,7 @@ def two_ranks(count: int, steps: int) -> list[tuple[float, float]]:
 
 def part(count: int, steps: int) -> None:
     """One rank of two."""
-    found = pairs(spec(ranks=2, batch=LONG_BATCH, model=LONG), count, steps)
+    found = pairs(spec(devices=2, batch=LONG_BATCH, model=LONG), count, steps)
     if dist.get_rank() == 0:
         print(json.dumps(found))
     dist.destroy_process_group()

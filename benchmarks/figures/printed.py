@@ -42,9 +42,9 @@ EXPECTED = (
     Expected("resnet50-a100.md", RATIO, {"devices": 1, **MIXED}, "speedup_over_precision", "2.18", 3.230),
     Expected("resnet50-a100.md", RATIO, {"devices": 4, **MIXED}, "speedup", "3.97", 3.942),
     Expected("resnet50-a100.md", RATIO, {"devices": 4, **MIXED}, "speedup_over_precision", "3.24", 3.214),
-    Expected("maskrcnn-v100.md", RATIO, {"devices": 8, "batch_per_device": 2, **FP32}, "speedup", "5.26", 5.885),
-    Expected("maskrcnn-v100.md", RATIO, {"devices": 8, "batch_per_device": 4, **FP32}, "speedup", "6.67", 5.941),
-    Expected("maskrcnn-v100.md", RATIO, {"devices": 8, "batch_per_device": 4, **MIXED}, "speedup", "4.03", 3.014),
+    Expected("maskrcnn-v100.md", RATIO, {"devices": 8, "batch": 2, **FP32}, "speedup", "5.26", 5.885),
+    Expected("maskrcnn-v100.md", RATIO, {"devices": 8, "batch": 4, **FP32}, "speedup", "6.67", 5.941),
+    Expected("maskrcnn-v100.md", RATIO, {"devices": 8, "batch": 4, **MIXED}, "speedup", "4.03", 3.014),
     *(
         Expected("bert-pretraining-dgx2.md", "SY301", {"devices": count, "sequence_length": 128, **precision})
         for precision, counts in ((FP32, (4, 8, 16)), (MIXED, (4, 8)))
@@ -53,19 +53,19 @@ EXPECTED = (
     *(
         Expected(
             "bert-pretraining-dgx2.md", "SY509", {"devices": count, "sequence_length": 128, **FP32},
-            "grad_accumulation", printed, recomputed,
+            "accumulation", printed, recomputed,
         )
         for count, printed, recomputed in ((1, "8192", 2048), (4, "2048", 512), (8, "1024", 256))
     ),
     *(
         Expected(
             "bert-multinode.csv", "SY509", {"nodes": nodes, "sequence_length": 128, **TF32},
-            "batch_per_device", "126", 128,
+            "batch", "126", 128,
         )
         for nodes in (1, 2, 4, 8, 16, 32)
     ),
     Expected(
-        "bert-multinode.csv", "SY509", {"nodes": 4, "sequence_length": 128, **FP16}, "grad_accumulation", "18", 8
+        "bert-multinode.csv", "SY509", {"nodes": 4, "sequence_length": 128, **FP16}, "accumulation", "18", 8
     ),
 )  # fmt: skip
 TOLERANCE = 0.001

@@ -60,7 +60,7 @@ def by_harness(folder: Path, case: Case) -> int:
     """Run the command as a user types it; return its seed."""
     command = [
         sys.executable, "-m", "steelyard.cli.main", "run", f"{MODELS / 'logged.py'}:build", "--json",
-        "--nproc", str(case.ranks), "--batch", str(BATCH), "--accumulation", str(case.accumulation),
+        "--devices", str(case.ranks), "--batch", str(BATCH), "--accumulation", str(case.accumulation),
         "--data", case.place,
         "--threads", "1", "--min-steps", str(STEPS), "--max-steps", str(STEPS), "--min-seconds", "0",
         "--set", "crosscheck_steps=0", "--results", str(folder / "results"), *case.options,

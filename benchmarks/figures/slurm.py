@@ -49,13 +49,13 @@ sim = {{ step_time_s = 0.1, wall_s_per_s = 1.0 }}
 
 [sweep]
 workload = {workloads}
-ranks = {ranks}
+devices = {devices}
 batch = {batches}
 """
 HUGE = 3_000_000
 """A batch of this many samples takes gigabytes."""
-FULL = {"repeats": 2, "workloads": '["tiny"]', "ranks": [1, 2, 3, 4], "batches": [32, 64, 128, 256, HUGE]}
-QUICK = {"repeats": 1, "workloads": '["sim", "tiny"]', "ranks": [1, 2], "batches": [64, HUGE]}
+FULL = {"repeats": 2, "workloads": '["tiny"]', "devices": [1, 2, 3, 4], "batches": [32, 64, 128, 256, HUGE]}
+QUICK = {"repeats": 1, "workloads": '["sim", "tiny"]', "devices": [1, 2], "batches": [64, HUGE]}
 MEMORY_MIB = 1800
 """torchrun and a worker need some 1,200 while they start."""
 PYTHON = """#!/bin/bash
@@ -213,7 +213,7 @@ class Story:
         specs, tasks = self.specs(), self.running()
         for run in runs:
             # Stopped until its run is collected, so that it cannot complete before.
-            if run in tasks and specs[run].ranks == 1 and self.freeze(run):
+            if run in tasks and specs[run].devices == 1 and self.freeze(run):
                 node = self.first_node(tasks[run])
                 os.kill(int((self.cluster.scratch / f"slurmd-{node}.pid").read_text()), signal.SIGKILL)
                 self.hit[run] = "node_failure"
@@ -318,7 +318,7 @@ def tell(story: Story, kinds: int, records: list[RunRecord], starts: Counter[str
     failed = [record for record in records if record.status.code != "completed"]
     mute = [r.run_id for r in failed if not r.status.reason or not r.status.evidence]
     # In a run without a fault every rank started once; in others none started twice.
-    twice = [r.run_id for r in records if starts[r.run_id] > r.spec.ranks]
+    twice = [r.run_id for r in records if starts[r.run_id] > r.spec.devices]
     unstarted = [r.run_id for r in records if r.status.code == "completed" and starts[r.run_id] != processes(r)]
     return [
         at_least("slurm: kills of the login process", story.kills, "kills", QUICK_KILLS if len(wanted) < 40 else KILLS),
@@ -338,7 +338,7 @@ def tell(story: Story, kinds: int, records: list[RunRecord], starts: Counter[str
 
 def processes(record: RunRecord) -> int:
     """A simulated run is one process, whatever its ranks."""
-    return 1 if record.spec.workload == "sim" else record.spec.ranks
+    return 1 if record.spec.workload == "sim" else record.spec.devices
 
 
 def main() -> None:

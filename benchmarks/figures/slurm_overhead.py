@@ -39,7 +39,7 @@ workload = "tiny"
 model = { width = 512, depth = 6 }
 device = "cpu"
 batch = 32
-ranks = 2
+devices = 2
 threads = 1
 crosscheck_steps = 0
 budget = { min_steps = 1000000, max_steps = 1000000, max_seconds = 100000 }

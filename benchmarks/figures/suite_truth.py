@@ -191,7 +191,7 @@ def forecast_factor(found: SuiteFolder, *, quick: bool) -> float:
             folder = ResultFolder(Path(scratch) / str(number))
             record = run_spec(folder, replace(short, seed=number + 1000))
             predicted += forecast(one, [record]).device_hours
-            taken += run_s(run_spec(folder, run)) * run.ranks / 3600
+            taken += run_s(run_spec(folder, run)) * run.devices / 3600
     return max(predicted / taken, taken / predicted)
 
 

@@ -60,11 +60,11 @@ def stamps(results: Path) -> dict[str, int]:
 
 
 def kill_after_first(words: list[str]) -> None:
-    """Start a command, and kill it with all its processes when it has printed the line of its first run."""
+    """Start a command, and kill it with all its processes when it has printed the figure of its first run."""
     process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith(b"[1/"):
+        if line.startswith(b"[1/") and b"samples/s" in line:
             break
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

@@ -76,7 +76,7 @@ def random_script(seed: int) -> Script:
 def spec_of(script: Script) -> RunSpec:
     budget = Budget(min_steps=STEPS, max_steps=STEPS, max_seconds=1e6)
     return RunSpec(
-        run_id="two-clocks", configuration="two-clocks", workload="tiny", device="cuda", ranks=script.ranks,
+        run_id="two-clocks", configuration="two-clocks", workload="tiny", device="cuda", devices=script.ranks,
         budget=budget, crosscheck_steps=16,
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ WITH_OLD_TORCH = SOURCE.parent / ".venv-ci" / "old" / "bin" / "python"
 STEELYARD = (sys.executable, "-P", "-m", "steelyard.cli.main", "wrap")
 LIMIT_S = 600
 """No program takes so long, even on a busy machine."""
-OURS = b"configuration  runs"
+OURS = b"configuration  jobs"
 """Among the words of steelyard, after those of the program."""
 ASKS = (b"ready\r\n", b"name?\r\n")
 """After which something is typed into a terminal."""

@@ -51,7 +51,7 @@ def records(runs: int, seed: int, repeats: int) -> Iterator[RunRecord]:
         cell = f"a{accumulation}-{precision}-b{batch}-d{ranks}"
         spec = replace(
             original.spec, study=STUDY, run_id=f"{cell}-r{repeat}-{chance.getrandbits(32):08x}",
-            configuration=cell, ranks=ranks,
+            configuration=cell, devices=ranks,
             batch=batch, repeat=repeat, precision=precision, accumulation=accumulation, seed=number,
         )  # fmt: skip
         # Small batches are less efficient, and each doubling of ranks costs a little.

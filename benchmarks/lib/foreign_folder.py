@@ -26,7 +26,7 @@ SENSOR: Final = (
 )
 STUDIES: Final = {
     "s": f'name = "s"\nrepeats = 2\n[run]\nworkload = "sim"\n{BUDGET}{SENSOR}'
-    "[sweep]\nbatch = [8, 16]\nranks = [1, 2]\n",
+    "[sweep]\nbatch = [8, 16]\ndevices = [1, 2]\n",
     "c": f'name = "c"\nrepeats = 2\n[run]\nworkload = "sim"\n{BUDGET}'
     "[sweep]\nbatch = [8, 16]\ntime_limit_s = [30.0, 90.0]\n",
     "k": f'name = "k"\nrepeats = 2\n[run]\nworkload = "sim"\n{BUDGET}',
@@ -55,9 +55,9 @@ VERBS: Final = {
         Verb("show RUN", ("show", "{run}", *_AT)),
         Verb("show RUN --derive", ("show", "{run}", "--derive", *_AT)),
         Verb("show --json", ("show", "c", "--json", *_AT)),
-        Verb("compare", ("compare", "s:batch=8,ranks=1", "s:batch=16,ranks=1", *_AT)),
+        Verb("compare", ("compare", "s:batch=8,devices=1", "s:batch=16,devices=1", *_AT)),
         Verb("scaling", ("scaling", "s:batch=8", *_AT)),
-        Verb("batch", ("batch", "s:ranks=1", *_AT)),
+        Verb("batch", ("batch", "s:devices=1", *_AT)),
         Verb("best", ("best", "s", *_AT)),
         Verb("energy", ("energy", "s", *_AT)),
         Verb("audit", ("audit", "s", *_AT)),

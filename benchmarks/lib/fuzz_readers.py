@@ -337,7 +337,7 @@ def _raw(name: str, form: Form, files: str, weight: int = 40) -> Reader:
     return Reader(name, form, f"raw/*/{files}", lambda path: whole_record(path.parent), weight)
 
 
-_ONE = f"{STUDY}:ranks=1"
+_ONE = f"{STUDY}:devices=1"
 _PAIR = (f"{_ONE},batch=8", f"{_ONE},batch=16", "--force")
 _PLAN = ("--samples", "1000000", "--devices", "4", "--charge", "1 SU/device-hour", "--node-devices", "4")
 _RECORD = f"results/runs/{STUDY}/*/record.json"

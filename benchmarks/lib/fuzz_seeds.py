@@ -86,7 +86,7 @@ def _results(folder: Path) -> None:
             name = f"ranks{ranks}-batch{batch}"
             spec = RunSpec(
                 run_id=f"{name}-r{repeat:04d}", study=STUDY, configuration=name, repeat=repeat, seed=repeat,
-                ranks=ranks, batch=batch, budget=Budget(min_steps=60, max_steps=60), sim=TRUTH,
+                devices=ranks, batch=batch, budget=Budget(min_steps=60, max_steps=60), sim=TRUTH,
             )  # fmt: skip
             run_spec(results, spec)
     results.open_study(STUDY)
@@ -100,7 +100,7 @@ def _raw(folder: Path) -> None:
     """Raw files of single runs: two nodes with sensors, one rank without, epochs, and a generating run."""
     budget = Budget(min_steps=60, max_steps=60)
     specs = {
-        "nodes": RunSpec(run_id="run", configuration="c", ranks=4, budget=budget, sim=TRUTH),
+        "nodes": RunSpec(run_id="run", configuration="c", devices=4, budget=budget, sim=TRUTH),
         "plain": RunSpec(run_id="run", configuration="c", budget=budget, crosscheck_steps=8),
         "epochs": RunSpec(run_id="run", configuration="c", epoch_samples=320, budget=Budget(epochs=4)),
     }
@@ -156,7 +156,8 @@ def _program(raw: Path) -> None:
     (raw / observe.WORKER_LOG).write_bytes(b"ValueError: a line\n")
     told = [{"pid": 7 + rank, "ppid": 1, "argv": ["train.py"], "rank": rank, "world": 2} for rank in (0, 1)]
     (raw / "processes-00000.jsonl").write_text("".join(json.dumps(one) + "\n" for one in told))
-    values = {"precision": "bf16", "compile": "on", "parallel": "ddp", "loader_workers": "2", "pin_memory": "True"}
+    values = {"precision": "bf16", "compile": "on", "parallel": "ddp", "loader.workers": "2"}
+    values["loader.pin_memory"] = "True"
     for rank in (0, 1):
         step_s = 0.01 + 0.001 * np.arange(60) / 60
         start_s = np.concatenate([[0.0], np.cumsum(step_s)[:-1]])
@@ -195,18 +196,18 @@ power_scope = "device"
 
 [[row]]
 devices = 1
-batch_per_device = 20
+batch = 20
 figures = { throughput = "2130 images/s", train_time = "719.4 s" }
 
 [[row]]
 devices = 2
-batch_per_device = 20
+batch = 20
 note = "two replicas"
 figures = { throughput = "3895 images/s", train_time = "393.4 s" }
 
 [[row]]
 devices = 4
-batch_per_device = 64
+batch = 64
 figures = { throughput = "OOM" }
 """
 

@@ -62,7 +62,7 @@ STUDIES = {
         [run.sim.input]
         samples_per_s = 1240
         [sweep]
-        ranks = [1, 2, 4, 8, 16, 32]
+        devices = [1, 2, 4, 8, 16, 32]
     """,
     "mixed": """
         repeats = 3
@@ -74,7 +74,7 @@ STUDIES = {
         step_time_s = 0.05
         noise = { kind = "normal", cv = 0.02, between_jobs_cv = 0.01 }
         [sweep]
-        ranks = [1, 2, 4, 8]
+        devices = [1, 2, 4, 8]
     """,
     "batch": """
         repeats = 3
@@ -122,7 +122,7 @@ STUDIES = {
         repeats = 3
         [run]
         crosscheck_steps = 0
-        ranks = 2
+        devices = 2
         budget = BUDGET
         energy = { idle_s = 4.0 }
         [run.sim]
@@ -150,7 +150,7 @@ STUDIES = {
         collective = { message_bytes = 200000000, links = [ { latency_s = 2e-5, bytes_per_s = 5e10 } ] }
         [sweep]
         batch = [32, 128, 256, 512, 1024]
-        ranks = [1, 2, 4, 8]
+        devices = [1, 2, 4, 8]
     """,
     "system-a": "STEP 0.012",
     "system-b": "STEP 0.0075",
@@ -265,7 +265,7 @@ def pictures(folder: ResultFolder) -> Iterator[tuple[str, Callable[[], Chart | D
     yield from of_runs(folder)
     batches = batch_curve(select(folder, "batch"))
     yield "batch", lambda: batch_chart(batches)
-    yield "heat", lambda: heat_chart(select(folder, "heat"), "batch", "ranks")
+    yield "heat", lambda: heat_chart(select(folder, "heat"), "batch", "devices")
     yield "ranking", lambda: ranking_chart(rank(select(folder, "heat"))[0])
     energies = cells_with_energy(folder, select(folder, "energy"))
     yield "energy", lambda: energy_chart(energies)
@@ -286,7 +286,7 @@ def of_scaling(folder: ResultFolder) -> Iterator[tuple[str, Callable[[], Chart |
     # One device count was measured with another precision: an error, so no ratios.
     mixed = [
         replace(cell, records=tuple(replace(r, spec=replace(r.spec, precision="bf16")) for r in cell.records))
-        if cell.records[0].spec.ranks == 8
+        if cell.records[0].spec.devices == 8
         else cell
         for cell in select(folder, "mixed")
     ]

@@ -47,7 +47,7 @@ def simulated(row: Printed, spec: RunSpec) -> RunSpec | None:
     each, time = row.value("throughput_device"), row.value("train_time", "total_time")
     epoch = row.value("epoch_time", "later_epochs_time")
     if rate is None and each is not None:
-        rate = each * spec.ranks
+        rate = each * spec.devices
     if rate is None and time is not None and planned.epochs is not None:
         rate = planned.epochs * samples / time
     if rate is None and epoch is not None:
@@ -60,13 +60,13 @@ def simulated(row: Printed, spec: RunSpec) -> RunSpec | None:
         # Both figures are rounded: a rate that fits both, if there is one.
         fitting = total * samples / (time or epoch or 1.0)
         rate = min(max(fitting, printed.low * (1 + 1e-12)), printed.high * (1 - 1e-12))
-    truth: dict[str, Any] = {"step_time_s": spec.batch * spec.ranks / rate}
+    truth: dict[str, Any] = {"step_time_s": spec.batch * spec.devices / rate}
     first = row.value("first_epoch_throughput_with_compile")
     if first is not None:
         truth["compile_s"] = samples / first - samples / rate
     per_energy = energy_of(row, spec, samples)
     if per_energy is not None:
-        watts = rate / per_energy / spec.ranks
+        watts = rate / per_energy / spec.devices
         truth["power"] = Power(idle_w=watts, compute_w=watts, compile_w=watts)
         truth["sensors"] = (Sensor(kind="gauge", resolution=1e-9, gain=0.0),)
     # A whole training needs no more steps than tell its speed; a first epoch is told apart by running it.
@@ -80,7 +80,7 @@ def energy_of(row: Printed, spec: RunSpec, samples: float) -> float | None:
     if printed is None:
         return None
     whole, each = row.value("energy_per_epoch"), row.value("energy_per_epoch_per_device")
-    energy = whole if whole is not None else each * spec.ranks if each is not None else None
+    energy = whole if whole is not None else each * spec.devices if each is not None else None
     return printed.value if energy is None else min(max(samples / energy, printed.low), printed.high)
 
 
@@ -98,7 +98,7 @@ def joined(rows: list[Printed]) -> list[Printed]:
     """Return rows with those of the same run together: the first and the second epoch of one line of a table."""
     found: defaultdict[tuple[Any, ...], list[Beside]] = defaultdict(list)
     for row in rows:
-        settings = tuple(sorted((key, str(value)) for key, value in row.row.settings.items() if key != "phase"))
+        settings = tuple(sorted((key, str(value)) for key, value in row.row.settings.items() if key != "mode"))
         found[row.entries[0].table.part, row.entries[0].table.title, settings, row.row.note].extend(row.entries)
     return [Printed(entries[0].published, tuple(entries)) for entries in found.values()]
 

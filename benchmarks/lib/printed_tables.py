@@ -42,18 +42,18 @@ NAMED = {
     "precision",
     "optimizer",
     "task",
-    "parallelism",
+    "parallel",
     "container",
 }
 TEXTS: dict[str, Sequence[float | str]] = {
     "model": ["ResNet-50", "BERT-large", "GPT 13B", "U-Net"], "system": ["DGX A100", "node X", "Cluster 7"],
     "accelerator": ["A100-SXM4-80GB", "H100 PCIe", "MI250X"], "dataset": ["ImageNet", "WikiText"],
     "framework": ["PyTorch 2.4", "JAX"], "precision": ["bf16", "FP32", "TF32"], "optimizer": ["LAMB", "SGD"],
-    "task": ["classification"], "parallelism": ["DDP", "FSDP"], "container": ["24.01", "24.03"],
+    "task": ["classification"], "parallel": ["DDP", "FSDP"], "container": ["24.01", "24.03"],
 }  # fmt: skip
 COUNTS: dict[str, Sequence[float | str]] = {
     "devices": [1, 2, 4, 8, 16, 32, 64, 128], "nodes": [1, 2, 4, 16], "global_batch": [256, 1024, 65536],
-    "batch_per_device": [1, 8, 32, 256], "grad_accumulation": [1, 2, 16], "sequence_length": [128, 512, 2048, 8192],
+    "batch": [1, 8, 32, 256], "accumulation": [1, 2, 16], "sequence_length": [128, 512, 2048, 8192],
     "epochs": [1, 50, 90], "learning_rate": [0.1, 0.002],
 }  # fmt: skip
 ABSENT = ("-", "N/A", "", "—", "n/a")

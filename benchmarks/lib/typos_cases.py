@@ -25,7 +25,7 @@ IN_STUDY: tuple[Case, ...] = (
     ("precison = 'bf16'", "run.precison", "did you mean precision?"),
     ("percision = 'bf16'", "run.percision", "did you mean precision?"),
     ("devcie = 'cpu'", "run.devcie", "did you mean device?"),
-    ("rank = 2", "run.rank", "did you mean ranks?"),
+    ("rank = 2", "run.rank", "did you mean devices?"),
     ("learning-rate = 0.1", "run.learning-rate", "did you mean learning_rate?"),
     ("learnig_rate = 0.1", "run.learnig_rate", "did you mean learning_rate?"),
     ("acumulation = 2", "run.acumulation", "did you mean accumulation?"),
@@ -91,7 +91,7 @@ IN_STUDY: tuple[Case, ...] = (
     ("batch = true", "run.batch = true", "must be an integer"),
     ("batch = 0", "run.batch = 0", "must be at least 1"),
     ("batch = -8", "run.batch = -8", "must be at least 1"),
-    ("ranks = 0", "run.ranks = 0", "must be at least 1"),
+    ("devices = 0", "run.devices = 0", "must be at least 1"),
     ("threads = 99999", "run.threads = 99999", "must be at most 4,096"),
     ("learning_rate = -0.1", "run.learning_rate = -0.1", "must be greater than 0"),
     ('learning_rate = "1e-3"', 'run.learning_rate = "1e-3"', "did you mean 0.001?"),
@@ -313,7 +313,7 @@ OPTIONS: tuple[tuple[list[str], str, str], ...] = (
 # have none, and being refused is enough.
 FOREIGN_STUDY: dict[str, tuple[tuple[str, str], ...]] = {
     "torchrun (--help of PyTorch 2)": (
-        ("nproc_per_node = 4", "ranks"), ("nnodes = 2", "ranks"), ("rdzv_backend = 'c10d'", ""),
+        ("nproc_per_node = 4", "devices"), ("nnodes = 2", "devices"), ("rdzv_backend = 'c10d'", ""),
         ("max_restarts = 3", ""), ("master_port = 29500", ""),
     ),
     "Hugging Face TrainingArguments": (
@@ -325,7 +325,7 @@ FOREIGN_STUDY: dict[str, tuple[tuple[str, str], ...]] = {
         ("warmup_steps = 100", ""), ("weight_decay = 0.1", ""), ("save_steps = 500", ""),
     ),
     "PyTorch Lightning Trainer": (
-        ("accelerator = 'gpu'", "device"), ("devices = 4", "ranks"), ("num_nodes = 2", "ranks"),
+        ("accelerator = 'gpu'", "device"), ("num_nodes = 2", "devices"),
         ("max_epochs = 3", "budget.epochs"), ("accumulate_grad_batches = 4", "accumulation"),
         ("strategy = 'ddp'", "parallel"),
         ("max_time = '00:12:00:00'", "budget.max_seconds"), ("gradient_clip_val = 0.5", ""),
@@ -339,14 +339,15 @@ FOREIGN_STUDY: dict[str, tuple[tuple[str, str], ...]] = {
         ("zero_optimization = 2", ""),
     ),
     "Accelerate configuration": (
-        ("mixed_precision = 'bf16'", "precision"), ("num_processes = 4", "ranks"), ("lr = 0.1", "learning_rate"),
+        ("mixed_precision = 'bf16'", "precision"), ("num_processes = 4", "devices"), ("lr = 0.1", "learning_rate"),
     ),
     "hyperfine (--help)": (
         ("runs = 10", "repeats"), ("parameter_list = [1]", "sweep"), ("warmup = 3", "warm-up"),
         ("min_runs = 3", "repeats"),
     ),
     "sbatch (man page)": (
-        ("gpus = 4", "ranks"), ("nodes = 2", "ranks"), ("ntasks = 8", "ranks"), ("time = '01:30:00'", "time_limit_s"),
+        ("gpus = 4", "devices"), ("nodes = 2", "devices"), ("ntasks = 8", "devices"),
+        ("time = '01:30:00'", "time_limit_s"),
         ("partition = 'gpu'", "site file"), ("account = 'a'", "site file"), ("qos = 'high'", "site file"),
         ("mem = '16GB'", "site file"), ("cpus_per_task = 8", "threads"), ("job_name = 'x'", "name"),
     ),

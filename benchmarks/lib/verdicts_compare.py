@@ -51,7 +51,7 @@ class Run:
     learning_rate: float = 0.1
     batch: int = 32
     accumulation: int = 1
-    ranks: int = 1
+    devices: int = 1
     dataset: str | None = None
     last_batch: str = "drop"
     epoch_samples: int | None = None
@@ -93,8 +93,8 @@ def more_samples(rng: random.Random, run: Run) -> Run:
 
 def more_devices(rng: random.Random, run: Run) -> Run:
     """Another number of devices, with the same batch per device or the same global batch."""
-    ranks = run.ranks * rng.choice((2, 4))
-    return replace(run, ranks=ranks, batch=rng.choice((run.batch, run.batch * run.ranks // ranks)))
+    devices = run.devices * rng.choice((2, 4))
+    return replace(run, devices=devices, batch=rng.choice((run.batch, run.batch * run.devices // devices)))
 
 
 def portions(_rng: random.Random, run: Run) -> Run:
@@ -146,8 +146,8 @@ FACTORS: dict[str, tuple[Callable[[random.Random, Run], Run], set[str]]] = {
     "model": (CONFOUNDS["model"], {"model", "size of the model", "optimizer"}),
     "dataset": (changing("dataset", "cifar100", "coco"), {"data set", "files of the data set", "where data is made"}),
     "compile": (TELLS["compilation"], set()),
-    "workers_per_device": (TELLS["loader processes"], set()),
-    "parallelism": (TELLS["way to divide the work"], set()),
+    "loader.workers": (TELLS["loader processes"], set()),
+    "parallel": (TELLS["way to divide the work"], set()),
     "channels_last": (TELLS["memory layout"], set()),
     "framework": (TELLS["version of the framework"], {"optimizer"}),
 }
@@ -155,14 +155,14 @@ FACTORS: dict[str, tuple[Callable[[random.Random, Run], Run], set[str]]] = {
 
 def base(rng: random.Random, factor: str) -> Run:
     """A first run, of a kind in which the factor is visible."""
-    several = factor == "parallelism" or rng.random() < 0.5
+    several = factor == "parallel" or rng.random() < 0.5
     data = rng.choice(("cifar100", "folder-a", None)) if factor != "dataset" else "cifar100"
     return Run(
         machine=rng.randrange(MACHINES),
         workload=rng.choice(("resnet50", "vit-l-16")),
         precision=rng.choice(("fp32", "bf16", "fp16")),
         batch=rng.choice((32, 64, 256)),
-        ranks=rng.choice((2, 4)) if several else 1,
+        devices=rng.choice((2, 4)) if several else 1,
         dataset=data,
         workers=rng.choice((2, 8)),
         epoch_samples=50_000,
@@ -191,7 +191,7 @@ def pair(rng: random.Random, *, confounded: bool) -> tuple[Run, Run, str, list[s
 
 def _can_tell(name: str, factor: str, first: Run, second: Run) -> bool:
     # Other portions of one batch need training with the same devices and batch.
-    same = (first.batch, first.ranks, first.accumulation) == (second.batch, second.ranks, second.accumulation)
+    same = (first.batch, first.devices, first.accumulation) == (second.batch, second.devices, second.accumulation)
     return name != "portions of one global batch" or (same and factor != "batch")
 
 
@@ -234,7 +234,7 @@ def _record(run: Run, job: RunRecord, name: str, number: int) -> RunRecord:
         mode=run.mode,  # type: ignore[arg-type]
         model={"layers": run.layers} if run.layers else {},
         device="cuda",
-        ranks=run.ranks,
+        devices=run.devices,
         batch=run.batch,
         accumulation=run.accumulation,
         learning_rate=run.learning_rate,
@@ -277,8 +277,8 @@ def _in_effect(run: Run) -> dict[str, str]:
         "replicas" if run.mode == "infer" else {"ddp": "DistributedDataParallel", "fsdp2": "fully_shard"}[run.parallel]
     )
     values = {
-        "ranks": str(run.ranks),
-        "backend": "nccl" if run.ranks > 1 else "none",
+        "devices": str(run.devices),
+        "backend": "nccl" if run.devices > 1 else "none",
         "threads": str(run.threads),
         "deterministic": str(run.deterministic).lower(),
         "matmul_dtype": products,
@@ -286,7 +286,7 @@ def _in_effect(run: Run) -> dict[str, str]:
         "parameter_dtype": "float32" if run.mode == "train" else products,
         "autocast": str(run.mode == "train" and products != "float32").lower(),
         "channels_last": str(run.channels_last).lower(),
-        "parallel": kind if run.ranks > 1 else "none",
+        "parallel": kind if run.devices > 1 else "none",
         "compiled": str(run.compile != "off").lower(),
     }
     if run.mode == "train":

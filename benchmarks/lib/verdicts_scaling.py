@@ -177,7 +177,7 @@ def simulate(script: Script, ranks: int, job: int, seed: int, steps: int) -> Run
         configuration=f"c{ranks}",
         repeat=job,
         seed=seed,
-        ranks=ranks,
+        devices=ranks,
         batch=script.batch_at(ranks),
         crosscheck_steps=0,
         budget=Budget(min_steps=steps, max_steps=steps, min_seconds=0),

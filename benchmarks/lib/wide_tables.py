@@ -84,8 +84,8 @@ def consistent(rng: random.Random) -> Table:
                     steps = max(counts) * 4 // devices if strong else 2
                     settings = {
                         "accelerator": device, "model": "BERT-large", "sequence_length": length, "devices": devices,
-                        "precision": precision, "parallelism": "DDP", "batch_per_device": batch,
-                        "grad_accumulation": steps, "global_batch": batch * steps * devices,
+                        "precision": precision, "parallel": "DDP", "batch": batch,
+                        "accumulation": steps, "global_batch": batch * steps * devices,
                     }  # fmt: skip
                     truth = _amounts(rng, rate, settings, flops * length / 128, device)
                     lines.append(Line(settings, truth, base=first))
@@ -96,7 +96,7 @@ def consistent(rng: random.Random) -> Table:
     return _print_all(rng, lines, extras)
 
 
-_ALL = ("sequence_length", "batch_per_device", "precision", "devices")
+_ALL = ("sequence_length", "batch", "precision", "devices")
 
 
 def _amounts(
@@ -197,7 +197,7 @@ def half_wrong(rng: random.Random, table: Table) -> None:
 
 def swapped_columns(rng: random.Random, table: Table) -> None:
     """Swap the speed-ups of the two precisions in every line of a length and batch."""
-    keys = [(line.settings["sequence_length"], line.settings["batch_per_device"]) for line in table.lines]
+    keys = [(line.settings["sequence_length"], line.settings["batch"]) for line in table.lines]
     key = rng.choice(keys)
     for index, line in enumerate(table.lines):
         if keys[index] == key and index < line.other:
@@ -252,10 +252,10 @@ def batch_product(rng: random.Random, table: Table) -> None:
     """Print another number of accumulation steps or another batch per device, in one row or a whole curve."""
     base = rng.choice([line.base for line in table.lines])
     rows = [at for at, line in enumerate(table.lines) if line.base == base]
-    key = rng.choice(["grad_accumulation", "batch_per_device"])
+    key = rng.choice(["accumulation", "batch"])
     for index in rows if rng.random() < 0.5 else [rng.choice(rows)]:
         value = int(str(table.lines[index].settings[key]))
-        table.lines[index].settings[key] = value + 10 if key == "grad_accumulation" else value - 2
+        table.lines[index].settings[key] = value + 10 if key == "accumulation" else value - 2
         table.wrong[index] = key
 
 

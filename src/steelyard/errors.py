@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 # An untrusted file may have thousands of mistakes; a person reads the first few.
 SHOWN_PROBLEMS = 20
-# Two lines of a terminal leave room for the place and the problem.
-SHOWN_VALID = 160
+# Two lines of a terminal leave room for the place and the problem. Where no command lists all, all are shown.
+SHOWN_VALID, MOST_VALID = 160, 2000
 
 # The time to compare two names grows with the square of their length.
 COMPARED_CHARACTERS = 60
@@ -81,7 +81,7 @@ def _plain(name: str) -> str:
     return name[:COMPARED_CHARACTERS].casefold().replace("-", "_")
 
 
-def few(names: Sequence[str], limit: int = SHOWN_VALID) -> str:
+def few(names: Sequence[str], limit: int) -> str:
     """Return the names as a list, cut off after `limit` characters."""
     text = ", ".join(names)
     return text if len(text) <= limit else f"{text[:limit].rpartition(', ')[0] or text[:limit]}, ..."
@@ -99,6 +99,8 @@ class Problem:
     """The value, if it is what is wrong."""
     near: str = ""
     """What the user most likely meant."""
+    listed: str = ""
+    """The command that prints all valid values; without one they are not cut off."""
     file: str = ""
     line: int | None = None
 
@@ -107,7 +109,11 @@ class Problem:
         joint = " = " if not self.field.startswith("--") else "=" if " " in self.field else " "
         given = joint + self.given if self.given else ""
         # Where the right spelling is known, the others do not matter.
-        valid = f"; valid: {few([self.valid])}" if self.valid and "did you mean" not in self.problem else ""
+        valid = (
+            f"; valid: {few([self.valid], SHOWN_VALID if self.listed else MOST_VALID)}"
+            if self.valid and "did you mean" not in self.problem
+            else ""
+        )
         answer = f"; did you mean {self.near}?" if self.near else valid
         return printable(f"{place}{self.field}{given}: {self.problem}{answer}")
 
@@ -121,7 +127,8 @@ class SteelyardError(Exception):
         super().__init__(what)
         self.what = what
         self.problems = problems
-        self.next_step = next_step
+        listed = (problem.listed for problem in problems if not problem.near and len(problem.valid) > SHOWN_VALID)
+        self.next_step = next_step or next(filter(None, listed), None)
 
     @property
     def lines(self) -> list[str]:

@@ -23,6 +23,8 @@ LISTS = {
     "rule": "steelyard explain",
     "reference table": "steelyard audit --reference",
     "suite": "steelyard suite list",
+    "factor": "steelyard explain settings",
+    "setting": "steelyard explain settings",
 }
 # What other tools call these, or the nearest thing that is registered.
 _DEVICES = {
@@ -243,10 +245,16 @@ def require(kind: str, name: str) -> str:
     return target
 
 
-def unknown(what: str, name: str, known: Sequence[str]) -> InputError:
-    """Return the error for an unknown name: the nearest known one, or else all of them."""
-    near = OTHER_NAMES.get(what, {}).get(name.casefold()) or nearest(name, known)
-    problem = Problem(name[:SHOWN_NAME], f"no such {TITLES.get(what, what)}", ", ".join(known), near=near)
+def unknown(what: str, name: str, known: Sequence[str], theirs: str = "") -> InputError:
+    """Return the error for an unknown name: the nearest known one, or else all of them.
+
+    `theirs`: the known one that other tools call so, if the caller knows it.
+    """
+    number = "devices" if what == "device" and name.isdigit() else ""
+    near = theirs or number or OTHER_NAMES.get(what, {}).get(name.casefold()) or nearest(name, known)
+    problem = Problem(
+        name[:SHOWN_NAME], f"no such {TITLES.get(what, what)}", ", ".join(known), near=near, listed=LISTS.get(what, "")
+    )
     return refusal(problem, next_step=None if near else LISTS.get(what))
 
 

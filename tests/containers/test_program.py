@@ -25,7 +25,7 @@ name = "inside"
 repeats = 1
 [run]
 time_limit_s = 300
-ranks = 2
+devices = 2
 [run.program]
 command = "python3 -m torch.distributed.run --standalone plain.py --batch {batch} --steps 20"
 parameters.batch = 8

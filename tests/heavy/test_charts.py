@@ -79,7 +79,7 @@ def scaled(made: Any) -> list[CellSummary]:
         step_time_s=0.01, noise=NOISE, collective=ring, slow_rank=1, slow_factor=1.2,
         input=InputPipeline(samples_per_s=3000.0),
     )  # fmt: skip
-    return summarise(made(f"n{ranks}", job, ranks=ranks, sim=truth) for ranks in (1, 2, 4) for job in range(3))
+    return summarise(made(f"n{ranks}", job, devices=ranks, sim=truth) for ranks in (1, 2, 4) for job in range(3))
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def written_trace(raw: Path, record: RunRecord, steps: int, chunk: int = 333) ->
             table[1] = times[first : first + chunk]
             observe.write_chunk(file, 0, first, table)
     steady = Steady(answer="steady", start_step=100, stop_step=steps, reason="made so", change_steps=(100,))
-    return replace(record, steady=steady, spec=replace(record.spec, ranks=1))
+    return replace(record, steady=steady, spec=replace(record.spec, devices=1))
 
 
 def step_times(steps: int) -> Any:
@@ -377,13 +377,13 @@ def test_a_sweep_that_nothing_survived_is_still_a_picture(swept: Any) -> None:
 
 
 def test_a_heat_map_has_its_figures_or_why_not(swept: Any) -> None:
-    chart = heat_chart(swept, "batch", "ranks")
+    chart = heat_chart(swept, "batch", "devices")
     assert "Out of memory at batch 2,048" in chart.alt
     assert "out of memory" in draw.svg(chart)
     assert chart.table.rows[-1][2].text == "none: out of memory"
     wrong = {"findings": (blocking("SY501"),), "unreliable": ("errors in its runs: SY501",)}
     spoiled = [replace(cell, **wrong) if cell.throughput.value else cell for cell in swept]
-    marked = heat_chart(spoiled, "batch", "ranks")
+    marked = heat_chart(spoiled, "batch", "devices")
     assert "SY501" in draw.svg(marked)
     assert "Fastest" not in marked.alt
     assert "No configuration is reliable" in marked.alt
@@ -393,7 +393,7 @@ def test_a_bound_without_an_upper_end_is_shown(swept: Any) -> None:
     rate = swept[0].throughput
     bound = Interval(low=0.5 * rate.value, high=None, level=0.95, method="t", covers="3 jobs")
     cells = [replace(swept[0], throughput=replace(rate, interval=bound)), *swept[1:]]
-    assert '"at least ' in json.dumps(heat_chart(cells, "batch", "ranks").spec)
+    assert '"at least ' in json.dumps(heat_chart(cells, "batch", "devices").spec)
     assert named(20.93, 7.904, None) == "20.93 (95 % CI: at least 7.904)"
 
 
@@ -491,7 +491,7 @@ def test_ratios_come_after_their_verdict_with_intervals(charts: dict[str, Chart]
     assert chart.notes[0].startswith("Comparable")
     assert "1: equal to A, the base" in draw.svg(chart)
     names = [row[0].text for row in chart.table.rows]
-    assert names[:2] == ["batch per device 16", "batch per device 64"]
+    assert names[:2] == ["batch 16", "batch 64"]
 
 
 def test_what_may_not_be_compared_has_figures_and_no_ratio(pair: Any) -> None:

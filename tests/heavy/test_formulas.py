@@ -54,7 +54,7 @@ def test_shares_add_up(simulate: Simulate) -> None:
         collective=Ring(message_bytes=10**8, links=(Link(bytes_per_s=1e10),)),
         input=InputPipeline(samples_per_s=1000.0),
     )
-    record = simulate(make_spec(ranks=4, sim=truth, budget=SHORT))
+    record = simulate(make_spec(devices=4, sim=truth, budget=SHORT))
     names = ("input_wait", "compute", "exposed_comm", "host_wait")
     shares = [record.quantities[f"{name}_share"].value for name in names]
     assert all(share is not None and share > 0.01 for share in shares[:3])
@@ -182,7 +182,7 @@ def test_damaged_samples_end_as_a_status(simulate: Simulate, tmp_path: Path) -> 
 
 
 def test_samples_of_a_lost_rank_block(simulate: Simulate, tmp_path: Path) -> None:
-    simulate(make_spec(budget=SHORT, ranks=2))
+    simulate(make_spec(budget=SHORT, devices=2))
     path = tmp_path / "steps-00000.bin"
     kept = [chunk for chunk in observe.read_chunks(path, 0, 10**9, check=True) if chunk.rank == 0]
     with path.open("wb") as file:
@@ -244,7 +244,7 @@ def test_collective_by_rank_count(ranks: int, seconds: float) -> None:
 
 @pytest.mark.parametrize("last_batch", ["drop", "pad", "keep"])
 def test_an_epoch_counts_each_sample_once(last_batch: str) -> None:
-    spec = make_spec(ranks=3, batch=4, epoch_samples=40, last_batch=last_batch)
+    spec = make_spec(devices=3, batch=4, epoch_samples=40, last_batch=last_batch)
     assert spec.steps_per_epoch == (3 if last_batch == "drop" else 4)
     assert spec.steps_per_epoch is not None
     plans = [batches(spec, rank) for rank in range(3)]

@@ -72,7 +72,7 @@ TRUTH = SimTruth(
 def commit(folder: ResultFolder, ranks: int, job: int, study: str = "train", **settings: Any) -> None:
     spec = RunSpec(
         run_id=f"{study}-{ranks}-{job}", study=study, configuration=f"d{ranks}", repeat=job,
-        seed=100 * ranks + job, ranks=ranks,
+        seed=100 * ranks + job, devices=ranks,
         crosscheck_steps=0, budget=Budget(min_steps=60, max_steps=60, min_seconds=0), sim=TRUTH,
         **{"batch": BATCH, **settings},
     )  # fmt: skip
@@ -139,7 +139,7 @@ def test_hours_are_near_the_truth_and_their_interval_holds_it(folder: ResultFold
 def drawn(record: RunRecord, rate: float) -> RunRecord:
     quantities = {**record.quantities}
     for name in ("throughput_job", "throughput_device"):
-        share = 1.0 if name == "throughput_job" else 1 / record.spec.ranks
+        share = 1.0 if name == "throughput_job" else 1 / record.spec.devices
         quantities[name] = replace(quantities[name], value=rate * share)
     return replace(record, quantities=quantities)
 
@@ -215,7 +215,7 @@ def test_what_is_wrong_with_the_runs_stands_beside_the_hours(folder: ResultFolde
 def test_failures_are_counted_per_device_hour_and_bounded(folder: ResultFolder) -> None:
     cells = select(folder, "train")
     records = [record for cell in cells for record in cell.records]
-    hours = sum(max(phase.end_s for phase in record.phases) * record.spec.ranks for record in records) / HOUR_S
+    hours = sum(max(phase.end_s for phase in record.phases) * record.spec.devices for record in records) / HOUR_S
     none = request(plan(), cells, None).failures
     assert (none.lost_runs, none.counted_runs, none.device_hours) == (0, 9, pytest.approx(hours))
     # The rule of three; far too little for this plan, so that a published rate is assumed.
@@ -512,7 +512,7 @@ def test_a_selection_of_several_curves_is_refused(folder: ResultFolder, tmp_path
             spec = {"precision": precision, "study": f"x{precision}"}
             commit(other, ranks, 0, **spec)
     records = [replace(record, spec=replace(record.spec, study="x",
-    configuration=f"{record.spec.study}-{record.spec.ranks}"))
+    configuration=f"{record.spec.study}-{record.spec.devices}"))
                for name in other.studies() for record in other.records(name)]  # fmt: skip
     assert len(scaling(summarise(records))) == 2
     from steelyard.report.pack.build import _one_curve

@@ -79,9 +79,9 @@ def make(folder: ResultFolder, name: str, run: dict[str, Any], sweep: dict[str, 
 def results(tmp_path_factory: pytest.TempPathFactory) -> ResultFolder:
     folder = ResultFolder(tmp_path_factory.mktemp("results"))
     folder.prepare()
-    make(folder, "both", RUN, {"ranks": (1, 2, 4), "batch": (32, 128, 512)})
+    make(folder, "both", RUN, {"devices": (1, 2, 4), "batch": (32, 128, 512)})
     make(folder, "modes", PLAIN, {"compile": ("off", "default")})
-    make(folder, "line", PLAIN, {"ranks": (1, 2, 4)})
+    make(folder, "line", PLAIN, {"devices": (1, 2, 4)})
     make(folder, "single", PLAIN, {}, repeats=1)
     return folder
 
@@ -146,7 +146,7 @@ def test_every_section_in_front_has_question_and_answer(both: Page) -> None:
 def test_answers_are_those_of_the_verbs(results: ResultFolder, both: Page) -> None:
     curve = scaling(select(results, "both:batch=128"))[0]
     assert answer(curve) in section(both, "scaling").answer
-    knee = study_curves.knee_words(batch_curve(select(results, "both:ranks=4")))
+    knee = study_curves.knee_words(batch_curve(select(results, "both:devices=4")))
     assert knee[1:] in section(both, "batch").answer
     assert "128; 512 ran out of memory" in knee
 
@@ -168,7 +168,7 @@ def test_names_of_tables_and_pictures_are_unique(results: ResultFolder) -> None:
 
 def test_cells_without_a_figure_are_shown_with_their_cause(both: Page) -> None:
     lost = texts(table(both, "not-completed"))
-    assert [row[0] for row in lost] == ["batch=512, ranks=1", "batch=512, ranks=2", "batch=512, ranks=4"]
+    assert [row[0] for row in lost] == ["batch=512, devices=1", "batch=512, devices=2", "batch=512, devices=4"]
     assert {row[1] for row in lost} == {"out of memory"}
     assert all(row[2] == "3" and "the device has" in row[3] for row in lost)
     cells = texts(table(both, "configurations-table"))
@@ -179,30 +179,30 @@ def test_cells_without_a_figure_are_shown_with_their_cause(both: Page) -> None:
 
 def test_a_failed_and_a_missing_run_are_told(folder: ResultFolder) -> None:
     def change(record: RunRecord) -> RunRecord:
-        if record.spec.ranks == 2 and record.spec.repeat == 0:
+        if record.spec.devices == 2 and record.spec.repeat == 0:
             status = Status(code="node_failure", reason="the node <b>is lost", evidence={"log_tail": "x", "rank": 3})
             return dataclasses.replace(record, status=status, quantities={}, steady=None)
         return record
 
     name = altered(folder, "line", change)
-    gone = next(record for record in folder.records(name) if record.spec.ranks == 4)
+    gone = next(record for record in folder.records(name) if record.spec.devices == 4)
     (folder.run_path(gone.spec) / RECORD_FILE).unlink()
     page = study_page(folder, name)
     rows = texts(table(page, "not-completed"))
     assert "the node &lt;b&gt;is lost" in html(page)
-    assert ["ranks=2", "node failure", "1", "the node <b>is lost", "rank 3"] in rows
+    assert ["devices=2", "node failure", "1", "the node <b>is lost", "rank 3"] in rows
     # Without a plan nobody knows how many there should be.
     assert not [row for row in rows if row[1] == "missing"]
-    write_study_plan(folder, expand(Study(name=name, repeats=9, run=PLAIN, sweep={"ranks": (1, 2)})))
+    write_study_plan(folder, expand(Study(name=name, repeats=9, run=PLAIN, sweep={"devices": (1, 2)})))
     for earlier in (folder.root / PLANS).iterdir():
         os.utime(earlier, (1000, 1000))
-    write_study_plan(folder, expand(Study(name=name, repeats=3, run=PLAIN, sweep={"ranks": (1, 2, 4, 8, 16)})))
+    write_study_plan(folder, expand(Study(name=name, repeats=3, run=PLAIN, sweep={"devices": (1, 2, 4, 8, 16)})))
     rows = texts(table(study_page(folder, name), "not-completed"))
     assert [row[:3] for row in rows if row[1] == "missing"] == [
-        ["ranks=4", "missing", "1"],
+        ["devices=4", "missing", "1"],
         ["2 configurations without any run", "missing", "6"],
     ]
-    rows = texts(table(study_page(folder, f"{name}:ranks=4"), "not-completed"))
+    rows = texts(table(study_page(folder, f"{name}:devices=4"), "not-completed"))
     assert [row[2] for row in rows if row[1] == "missing"] == ["1"]
 
 
@@ -210,7 +210,7 @@ def test_what_was_varied_is_not_fixed_and_no_folder_is_published(folder: ResultF
     wide = {1: 64, 2: 128, 4: 256}
 
     def change(record: RunRecord) -> RunRecord:
-        model = {"width": wide[record.spec.ranks], "depth": 2, "weights": "/home/somebody/private/w.pt"}
+        model = {"width": wide[record.spec.devices], "depth": 2, "weights": "/home/somebody/private/w.pt"}
         return dataclasses.replace(record, spec=dataclasses.replace(record.spec, model=model))
 
     facts = {
@@ -255,7 +255,7 @@ def test_every_run_is_in_the_provenance(results: ResultFolder, both: Page) -> No
 
 
 def in_another_precision(record: RunRecord) -> RunRecord:
-    if record.spec.ranks == 4 or record.spec.compile == "default":
+    if record.spec.devices == 4 or record.spec.compile == "default":
         return dataclasses.replace(record, settings=Settings(values={"matmul_dtype": "bfloat16"}))
     return dataclasses.replace(record, settings=Settings(values={"matmul_dtype": "float16"}))
 
@@ -347,7 +347,7 @@ def test_what_differs_comes_first(folder: ResultFolder) -> None:
         facts = {"system.kernel": "Linux 7.0", "torch.version": "9.9", "torch.cuda": "99", "env.NCCL_DEBUG": "<b>INFO"}
         assert record.environment is not None
         environment = dataclasses.replace(record.environment, facts={**record.environment.facts, **facts})
-        spec = dataclasses.replace(record.spec, device="cpu", workload="mlp", batch=record.spec.ranks, ranks=1)
+        spec = dataclasses.replace(record.spec, device="cpu", workload="mlp", batch=record.spec.devices, devices=1)
         device = dataclasses.replace(record.device, name="cpu") if record.device is not None else None
         return dataclasses.replace(record, spec=spec, environment=environment, device=device)
 
@@ -406,7 +406,7 @@ def test_only_some_curves_are_looked_at(results: ResultFolder, monkeypatch: pyte
     part = section(study_page(results, "both"), "batch")
     words = " ".join(text for block in part.blocks for text in getattr(block, "paragraphs", ()))
     assert "2 more curves are not analysed" in words
-    assert "steelyard report both:ranks=VALUE" in words
+    assert "steelyard report both:devices=VALUE" in words
 
 
 def test_findings_that_differ_in_figures_alone_are_one(results: ResultFolder) -> None:
@@ -418,17 +418,17 @@ def test_findings_that_differ_in_figures_alone_are_one(results: ResultFolder) ->
 
 def test_cells_are_in_the_order_of_their_settings(results: ResultFolder) -> None:
     made = subject("both", select(results, "both"))
-    assert made.swept == {"batch": (32, 128, 512), "ranks": (1, 2, 4)}
-    assert [(made.value(cell, "batch"), made.value(cell, "ranks")) for cell in made.cells[:4]] == [
+    assert made.swept == {"batch": (32, 128, 512), "devices": (1, 2, 4)}
+    assert [(made.value(cell, "batch"), made.value(cell, "devices")) for cell in made.cells[:4]] == [
         (32, 1), (32, 2), (32, 4), (128, 1),
     ]  # fmt: skip
-    label, group = made.groups("ranks")[0]
+    label, group = made.groups("devices")[0]
     assert label == "batch=128"
     assert len(group) == 3
 
 
 def test_the_median_job_stands_for_a_cell(results: ResultFolder) -> None:
-    cell = select(results, "line:ranks=2")[0]
+    cell = select(results, "line:devices=2")[0]
     rates = sorted(record.quantities["throughput_job"].value or 0.0 for record in cell.records)
     assert median_job(cell).quantities["throughput_job"].value == rates[1]
 
@@ -442,7 +442,7 @@ def test_time_to_quality(folder: ResultFolder) -> None:
             run_id=record.run_id, configuration=record.spec.configuration, study="altered",
             repeat=record.spec.repeat, workload="mlp",
             device="cpu", data=Data(format="mnist", path="/data"), loader=Loader(place="host"),
-            budget=Budget(epochs=3), quality=Quality(target=0.9), batch=record.spec.ranks,
+            budget=Budget(epochs=3), quality=Quality(target=0.9), batch=record.spec.devices,
         )  # fmt: skip
         reached = Quantity(value=12.0 + spec.repeat, unit="s", scope="job", window="to quality", aggregation="sum")
         seen = Evaluation(
@@ -489,9 +489,9 @@ def test_the_default_file_is_called_by_the_study(
     results: ResultFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "line:ranks=2", "--results", str(results.path), "--format", "markdown", "--json"]) == 0
+    assert main(["report", "line:devices=2", "--results", str(results.path), "--format", "markdown", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
-    assert made["path"] == "line-ranks-2.md"
+    assert made["path"] == "line-devices-2.md"
     assert (tmp_path / made["path"]).stat().st_size == made["size_bytes"]
     assert made["sections"][0]["answer"].startswith("3 runs: all completed.")
 
@@ -499,7 +499,7 @@ def test_the_default_file_is_called_by_the_study(
 def test_csv_and_latex_are_folders(results: ResultFolder, tmp_path: Path) -> None:
     common = ["report", "both", "--results", str(results.path)]
     assert main([*common, "--format", "csv", "-o", str(tmp_path / "csv")]) == 0
-    assert (tmp_path / "csv" / "configurations-table.csv").read_text().startswith("batch,ranks,throughput")
+    assert (tmp_path / "csv" / "configurations-table.csv").read_text().startswith("batch,devices,throughput")
     assert main([*common, "--format", "latex", "-o", str(tmp_path / "tex")]) == 0
     figures = sorted(path.name for path in (tmp_path / "tex" / "figures").iterdir())
     assert {"scaling-throughput.pdf", "energy-power.pdf"} <= set(figures)
@@ -573,7 +573,7 @@ def test_a_page_renders(both: Page) -> None:
 @pytest.mark.parametrize("kept", [(), (1,), (1, 4)])
 def test_a_study_in_which_little_completed_has_a_page(folder: ResultFolder, kept: tuple[int, ...]) -> None:
     def change(record: RunRecord) -> RunRecord:
-        if record.spec.ranks in kept:
+        if record.spec.devices in kept:
             return record
         status = Status(code="failed", reason="it fell over")
         return dataclasses.replace(

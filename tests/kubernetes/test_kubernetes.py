@@ -520,7 +520,7 @@ def test_a_search_for_the_largest_batch(tmp_path: Path, platform: Platform) -> N
 
 def test_torch_in_one_pod(tmp_path: Path, platform: Platform) -> None:
     spec = RunSpec(
-        run_id="t", configuration="t", study=STUDY, workload="tiny", device="cpu", ranks=2, batch=4, budget=TORCH
+        run_id="t", configuration="t", study=STUDY, workload="tiny", device="cpu", devices=2, batch=4, budget=TORCH
     )
     send(make_campaign(tmp_path, [[spec]], form=shape(1, 2)), tmp_path)
     platform.run_all(tmp_path / "nodes")
@@ -532,7 +532,7 @@ def test_torch_in_one_pod(tmp_path: Path, platform: Platform) -> None:
 
 def test_torch_over_two_pods(tmp_path: Path, platform: Platform, meeting: dict[str, str]) -> None:
     spec = RunSpec(
-        run_id="t", configuration="t", study=STUDY, workload="tiny", device="cpu", ranks=2, batch=4, budget=TORCH
+        run_id="t", configuration="t", study=STUDY, workload="tiny", device="cpu", devices=2, batch=4, budget=TORCH
     )
     platform.groups = ("batch", "jobset.x-k8s.io")
     site = make_site({"devices_per_node": 1}, meeting_host="127.0.0.1", environment=meeting, cluster=Cluster())

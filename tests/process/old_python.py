@@ -29,7 +29,7 @@ def failed(name: str, spec: RunSpec, expected: str = "completed") -> bool:
 
 
 print(f"python {sys.version.split()[0]}")
-failures = failed("simulated", RunSpec(**IDENTITY, ranks=4, sim=SimTruth(noise=Noise(kind="ar1"))))
+failures = failed("simulated", RunSpec(**IDENTITY, devices=4, sim=SimTruth(noise=Noise(kind="ar1"))))
 if importlib.util.find_spec("torch") is not None:
     import torch
 

@@ -309,18 +309,18 @@ def test_more_ranks_and_micro_batches_are_said(
     results: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     many = STUDY.replace('name = "sweep"', 'name = "many"').replace("repeats = 3", "repeats = 1")
-    many = many.replace("[run]", "[run]\naccumulation = 2").replace("2048]", "1536]\nranks = [1, 2]")
+    many = many.replace("[run]", "[run]\naccumulation = 2").replace("2048]", "1536]\ndevices = [1, 2]")
     (tmp_path / "many.toml").write_text(many, encoding="utf-8")
     assert main(["study", str(tmp_path / "many.toml"), "--results", str(results)]) == 0
     code, both = batch_json(capsys, "many", "--results", str(results))
-    assert (code, [curve["label"] for curve in both]) == (0, ["ranks=2", "ranks=1"])
-    code, found = batch_json(capsys, "many:ranks=2", "--results", str(results))
+    assert (code, [curve["label"] for curve in both]) == (0, ["devices=2", "devices=1"])
+    code, found = batch_json(capsys, "many:devices=2", "--results", str(results))
     assert code == 0
     # A step is two micro-batches of 10 ms plus 0.1 ms per sample; the job has two devices.
     assert found["knee"]["value"] == pytest.approx(900, rel=0.1)
     assert found["knee"]["fixed_s"] == pytest.approx(0.02, rel=0.05)
     assert found["asymptote_samples_per_s"] == pytest.approx(20_000, rel=0.05)
-    assert main(["batch", "many:ranks=2", "--results", str(results)]) == 0
+    assert main(["batch", "many:devices=2", "--results", str(results)]) == 0
     assert "a step of the job has 4 micro-batches" in " ".join(capsys.readouterr().out.split())
 
 

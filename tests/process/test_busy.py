@@ -39,7 +39,7 @@ def run(folder: Path, *words: str) -> tuple[dict[str, Any], str]:
 @pytest.mark.usefixtures("_busy")
 def test_the_record_names_the_load_of_other_processes(tmp_path: Path) -> None:
     budget = ["--min-seconds", "1.5", "--max-seconds", "2", "--min-steps", "1"]
-    record, said = run(tmp_path, "tiny", "--device", "cpu", "--nproc", "2", "--batch", "8", *budget)
+    record, said = run(tmp_path, "tiny", "--device", "cpu", "--devices", "2", "--batch", "8", *budget)
     (node,) = record["load"]
     assert node["node"] == record["environment"]["node"]
     assert node["cpus"] == CPUS

@@ -208,7 +208,7 @@ def test_what_is_there_is_not_sent_again(folder: ResultFolder, hand: Hand) -> No
 
 
 def test_shapes(folder: ResultFolder, hand: Hand) -> None:
-    expansion = study(repeats=1, workload="tiny", sweep={"ranks": [1, 2, 4, 8]})
+    expansion = study(repeats=1, workload="tiny", sweep={"devices": [1, 2, 4, 8]})
     made = plan(folder, expansion, hand)
     shapes = {(job.shape.nodes, job.shape.processes_per_node, job.shape.devices_per_node) for job in made.plan.jobs}
     assert shapes == {(1, 1, 1), (1, 2, 2), (2, 2, 2), (4, 2, 2)}
@@ -217,8 +217,8 @@ def test_shapes(folder: ResultFolder, hand: Hand) -> None:
 @pytest.mark.parametrize(
     ("run", "pool", "words"),
     [
-        ({"ranks": 3}, {}, "3 on nodes with 2 devices; valid: at most 2, or a multiple of it"),
-        ({"ranks": 8}, {"max_nodes": 2}, "8 ranks need 4 nodes; valid: at most 4 ranks"),
+        ({"devices": 3}, {}, "3 on nodes with 2 devices; valid: at most 2, or a multiple of it"),
+        ({"devices": 8}, {"max_nodes": 2}, "8 devices need 4 nodes; valid: at most 4 devices"),
         ({"device": "cuda"}, {}, "cuda, but the nodes have cpu; valid: cpu, auto"),
         ({"time_limit_s": 600.0}, {"max_time_s": 600}, "time_limit_s: 600; valid: at most 540"),
     ],

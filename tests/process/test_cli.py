@@ -202,7 +202,7 @@ def test_errors_say_what_to_do(words: list[str], text: str, capsys: pytest.Captu
             "--precision bf61: must be fp32, tf32, bf16 or fp16; did you mean bf16?",
         ),
         (["run", "sim", "--batch", "0"], "--batch 0: must be at least 1"),
-        (["run", "sim", "--nproc=0"], "--nproc 0: must be at least 1"),
+        (["run", "sim", "--devices=0"], "--devices 0: must be at least 1"),
         (["run", "sim", "--batch", "8.5"], "--batch 8.5: must be a whole number"),
         (["run", "sim", "--max-seconds", "inf"], "--max-seconds inf: must be finite"),
         (["run", "sim", "--batch"], "--batch: needs a value"),
@@ -286,7 +286,7 @@ def test_every_option_of_run_reaches_the_spec() -> None:
 
     parser = make_parser("run")
     words = [
-        "sim", "--mode", "train", "--device", "sim", "--ranks", "2", "--batch", "3", "--accumulation", "4",
+        "sim", "--mode", "train", "--device", "sim", "--devices", "2", "--batch", "3", "--accumulation", "4",
         "--learning-rate", "0.5", "--precision", "bf16", "--compile", "default", "--parallel", "fsdp2",
         "--backend", "b", "--threads", "5", "--epoch-samples", "600", "--last-batch", "pad", "--time-limit-s", "7",
         "--hang-limit-s", "8", "--min-steps", "9", "--min-seconds", "10", "--rel-half-width", "0.11",
@@ -299,7 +299,7 @@ def test_every_option_of_run_reaches_the_spec() -> None:
     ]  # fmt: skip
     chosen = settings(parser.parse_args(words))
     assert chosen == {
-        "workload": "sim", "mode": "train", "device": "sim", "ranks": 2, "batch": 3, "accumulation": 4,
+        "workload": "sim", "mode": "train", "device": "sim", "devices": 2, "batch": 3, "accumulation": 4,
         "learning_rate": 0.5, "precision": "bf16", "compile": "default", "parallel": "fsdp2", "backend": "b",
         "threads": 5, "epoch_samples": 600, "last_batch": "pad", "time_limit_s": 7.0, "hang_limit_s": 8.0,
         "budget": {"min_steps": 9, "min_seconds": 10.0, "rel_half_width": 0.11, "max_steps": 12, "max_seconds": 13.0,

@@ -417,7 +417,7 @@ def _all_quantities(raw: Path) -> list[tuple[str, Quantity]]:
         sensors=(Sensor(period_s=0.02), Sensor(scope="cpu", period_s=0.02)), collective=Collective(message_bytes=10**8),
         states=(State(clock_mhz=1980.0),),
     )  # fmt: skip
-    spec = make_spec(ranks=2, epoch_samples=6400, sim=truth)
+    spec = make_spec(devices=2, epoch_samples=6400, sim=truth)
     (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
     run_directory(raw)
     model = {"parameters": 9, "flops_per_sample": 1e9, "bytes_per_sample": 1e6, "tokens_per_sample": 128, "method": "-"}

@@ -121,7 +121,7 @@ def test_a_healthy_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     counter = {"name": "rapl.package-0", "backend": "rapl", "domain": "package-0", "kind": "counter", "fault": None}
     asked |= {"channels": [counter], "states": [], "powercap": True, "perf_events": ["energy-pkg"], "cray_counters": []}
     monkeypatch.setattr(all_checks, "run_survey", lambda _: asked)
-    plan = IntendedRun(tmp_path / "results", data=tmp_path, ranks=1, loader_workers=4)
+    plan = IntendedRun(tmp_path / "results", data=tmp_path, devices=1, loader_workers=4)
     found = verdicts(checks(node, plan, partial(trial, launcher=LocalLauncher()), ""))
     assert wrong_of(found) == set()
     assert {name for name, check in found.items() if check.verdict == "note"} == {"scheduler"}
@@ -147,20 +147,20 @@ def test_a_quota_below_the_cpus(tmp_path: Path) -> None:
 
 def test_more_processes_than_cpus(tmp_path: Path) -> None:
     node = make_node(plant(tmp_path, HEALTHY))
-    assert wrong_of(on_node(node, ranks=4, loader_workers=1)) == set()
-    found = on_node(node, ranks=4, loader_workers=2)
+    assert wrong_of(on_node(node, devices=4, loader_workers=1)) == set()
+    found = on_node(node, devices=4, loader_workers=2)
     assert wrong_of(found) == {"CPU share"}
     assert found["CPU share"].found == "4 ranks with 2 loader workers each are 12 processes for 8 CPUs"
     plant(tmp_path, {"sys/fs/cgroup/job/cpu.max": "400000 100000\n"})
-    assert wrong_of(on_node(node, ranks=1, loader_workers=4)) == {"CPU quota", "CPU share"}
+    assert wrong_of(on_node(node, devices=1, loader_workers=4)) == {"CPU quota", "CPU share"}
 
 
 def test_little_shared_memory(tmp_path: Path) -> None:
     docker = 64 << 20
     assert shared_memory_check(docker, IntendedRun(tmp_path)).verdict == "note"
     assert shared_memory_check(docker, IntendedRun(tmp_path, loader_workers=2)).verdict == "wrong"
-    assert shared_memory_check(GIB, IntendedRun(tmp_path, ranks=4, loader_workers=8)).verdict == "wrong"
-    assert shared_memory_check(4 * GIB, IntendedRun(tmp_path, ranks=4, loader_workers=8)).verdict == "ok"
+    assert shared_memory_check(GIB, IntendedRun(tmp_path, devices=4, loader_workers=8)).verdict == "wrong"
+    assert shared_memory_check(4 * GIB, IntendedRun(tmp_path, devices=4, loader_workers=8)).verdict == "ok"
     assert wrong_of(on_node(HostView(root=tmp_path))) == {"shared memory"}
 
 
@@ -438,7 +438,7 @@ def test_lines_for_a_person(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert capsys.readouterr().out.endswith("No problems found.\n")
 
 
-@pytest.mark.parametrize("words", [["--nproc", "0"], ["--nproc", "x"], ["--loader-workers", "-1"]])
+@pytest.mark.parametrize("words", [["--devices", "0"], ["--devices", "x"], ["--loader-workers", "-1"]])
 def test_counts(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", *words]) == 2
     assert " ".join(words) + ": must be " in capsys.readouterr().err

@@ -61,7 +61,7 @@ def account(*failures: tuple[int, int]) -> str:
 
 def status_of(raw: Path, *words: Status | None, ranks: int = 2, log: str = "", **launch: Any) -> Status:
     """Return the derived status of a job whose ranks wrote these statuses; None: nothing."""
-    spec = make_spec(workload="tiny", device="cpu", ranks=ranks)
+    spec = make_spec(workload="tiny", device="cpu", devices=ranks)
     (raw / observe.SPEC_FILE).write_text(record_text(spec))
     (raw / observe.WORKER_LOG).write_text(log)
     for rank, said in enumerate(words):

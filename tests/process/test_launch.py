@@ -133,6 +133,6 @@ def test_a_place_in_another_job_is_not_passed_on(tmp_path: Path, monkeypatch: py
 
 
 def test_a_flood_of_processes_is_refused(tmp_path: Path) -> None:
-    spec = make_spec(workload="tiny", device="cpu", ranks=65_536)
+    spec = make_spec(workload="tiny", device="cpu", devices=65_536)
     with pytest.raises(InputError, match="65536 processes"):
         make_run(folder_in(tmp_path), spec, LocalLauncher(), lambda _: None)

@@ -33,7 +33,7 @@ def test_every_verb_imports_without_torch() -> None:
 
 
 def test_the_worker_runs_with_numpy_alone(tmp_path: Path) -> None:
-    (tmp_path / SPEC_FILE).write_text(record_text(make_spec(ranks=2)))
+    (tmp_path / SPEC_FILE).write_text(record_text(make_spec(devices=2)))
     code = f"sys.argv = ['worker', {str(tmp_path)!r}]\nfrom steelyard.worker.__main__ import main\nsys.exit(main())\n"
     done = run_without(["pydantic", "pydantic_core", "scipy", "torch", "tomllib"], code)
     assert done.returncode == 0, done.stderr

@@ -65,7 +65,7 @@ EXAMPLES: dict[str, tuple[list[str], list[str]]] = {
 
 def rendered(place: Place, folder: Path) -> Campaign:
     """Plan a study that fills two nodes."""
-    run = {"workload": "resnet50", "device": "cuda", "ranks": 2 * place.pool.devices_per_node, "time_limit_s": 600.0}
+    run = {"workload": "resnet50", "device": "cuda", "devices": 2 * place.pool.devices_per_node, "time_limit_s": 600.0}
     study = expand(parse_object(Study, {"name": "two-nodes", "repeats": 1, "run": run}, "a study"))
     made = make_campaign(ResultFolder(folder), study, place, Slurm({}), dry_run=True)
     assert made is not None

@@ -52,7 +52,7 @@ VERBS = {
     "show a study": ["show", "s"],
     "show a run": ["show", "RUN"],
     "show --derive": ["show", "RUN", "--derive"],
-    "compare": ["compare", "s:ranks=1", "s:ranks=2"],
+    "compare": ["compare", "s:devices=1", "s:devices=2"],
     "scaling": ["scaling", "s"],
     "energy": ["energy", "s", "--plot", "told/plot.svg"],
     "batch": ["batch", "s"],
@@ -70,7 +70,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("reading")
     (folder / "study.toml").write_text(
         'name = "s"\nrepeats = 2\n[run]\nworkload = "sim"\n[run.sim]\nsetup_s = 4.0\n[run.sim.power]\nidle_w = 60.0\n'
-        'compute_w = 300.0\n[[run.sim.sensors]]\nkind = "counter"\n[sweep]\nranks = [1, 2, 4]\n'
+        'compute_w = 300.0\n[[run.sim.sensors]]\nkind = "counter"\n[sweep]\ndevices = [1, 2, 4]\n'
     )
     before = Path.cwd()
     os.chdir(folder)

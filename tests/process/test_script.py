@@ -359,7 +359,7 @@ def search_runs(count: int) -> tuple[RunSpec, ...]:
 
 
 def test_several_processes_of_one_node_by_hand(tmp_path: Path) -> None:
-    specs = runs_of(1, workload="tiny", device="cpu", ranks=2)
+    specs = runs_of(1, workload="tiny", device="cpu", devices=2)
     campaign, job = make_campaign(tmp_path / HOSTILE, [specs], processes_per_node=2, start=["srun", "--nodes=1"])
     done = by_hand(campaign, job)
     raw = campaign.raw(specs[0].run_id)
@@ -393,7 +393,7 @@ def test_tasks_that_share_a_host_meet_at_different_ports(tmp_path: Path) -> None
 
 def test_one_task_a_process_takes_its_rank_from_slurm(tmp_path: Path) -> None:
     """Two workers as srun would start them, with node.sh as it would be sent."""
-    specs = runs_of(1, workload="tiny", device="cpu", ranks=2)
+    specs = runs_of(1, workload="tiny", device="cpu", devices=2)
     site = {"environment": {"GLOO_SOCKET_IFNAME": "lo"}}
     campaign, job = make_campaign(tmp_path / "c", [specs], processes_per_node=2, pool={"start": "tasks"}, site=site)
     raw = campaign.raw(specs[0].run_id)

@@ -230,7 +230,7 @@ class TestOwnChecks:
         [
             ({"limits": Limits(setup_s=600), "pool": pool(max_time_s=500)}, "limits", "wrong", "setup_s = 600"),
             ({"limits": Limits(unbounded_s=9000), "pool": pool(max_time_s=7200)}, "limits", "wrong", "unbounded_s"),
-            ({"pool": pool(cpus_per_node=2)}, "limits", "wrong", "2 CPUs per node for 4 ranks"),
+            ({"pool": pool(cpus_per_node=2)}, "limits", "wrong", "2 CPUs per node for 4 devices"),
             ({"limits": Limits(max_running=2000)}, "limits", "note", "never reached"),
             ({}, "limits", "ok", "arrays of 1000"),
             ({"charge": Charge(unit="node-hour")}, "charge", "wrong", "costs 4 node-hours"),

@@ -32,7 +32,7 @@ run = { budget = { min_steps = 20, max_steps = 20, min_seconds = 0.0 } }
 [[part]]
 name = "rates"
 title = "Rates over batches and devices"
-sweep = { global_batch = [32, 64], ranks = [1, 2] }
+sweep = { global_batch = [32, 64], devices = [1, 2] }
 run = { sim = { step_time_s = 0.01, noise = { kind = "normal", between_jobs_cv = 0.01 } } }
 
 [[part]]
@@ -53,7 +53,7 @@ parts = ["rates"]
 at = { global_batch = 64 }
 text = "simulated"
 """
-TABLE = """table,system,accelerator,devices,model,precision,global_batch,phase,dataset,metric,value,unit
+TABLE = """table,system,accelerator,devices,model,precision,global_batch,mode,dataset,metric,value,unit
 1,Theirs,X,1,Net,fp16,32,train,synthetic,throughput,1600,images/s
 1,Theirs,X,1,Net,fp16,32,train,synthetic,train_time,40,s
 1,Theirs,X,2,Net,fp16,32,train,synthetic,throughput,3000,images/s

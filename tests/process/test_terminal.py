@@ -954,7 +954,7 @@ def test_verbs_fit_a_narrow_terminal(
     (tmp_path / "study.toml").write_text(STUDY.format(pace=0.0), encoding="utf-8")
     assert main(["study", "study.toml", "--quiet"]) == 1
     sensors = 'sim.sensors=[{"kind": "counter", "period_s": 0.02}]'
-    assert main(["run", "sim", "--ranks", "2", "--repeats", "2", "--study", "two", "--set", sensors, "--quiet"]) == 0
+    assert main(["run", "sim", "--devices", "2", "--repeats", "2", "--study", "two", "--set", sensors, "--quiet"]) == 0
     run = min(ResultFolder(tmp_path / "steelyard-results").run_ids("two"))
     verbs = [
         ["show"], ["show", "forty"], ["show", "two"], ["show", run], ["batch", "forty"], ["energy", "two"],

@@ -400,7 +400,7 @@ def test_only_cells_with_a_figure_are_run() -> None:
 def test_true_is_not_one() -> None:
     recipe = load_recipe(EXAMPLES / "simulated-node.toml")
     with pytest.raises(InputError, match="matches 0 of 1"):
-        plan(dataclasses.replace(recipe, expect=(Expect(value=1.0, at={"ranks": True}),)), EXAMPLES, name="n", jobs=3)
+        plan(dataclasses.replace(recipe, expect=(Expect(value=1.0, at={"devices": True}),)), EXAMPLES, name="n", jobs=3)
 
 
 OF_SUITES = [f"{p.parents[1].name}/{p.stem}" for p in (Path(steelyard.__file__).parent / "suites").glob("*/recipes/*")]

@@ -294,7 +294,7 @@ def test_a_study_over_placeholders_writes_to_the_log(tmp_path: Path) -> None:
 name = "mine"
 repeats = 1
 [run.program]
-command = ["sh", "-c", "cat; echo $0 $1 >&2", "{batch}", "{{{ranks}}}"]
+command = ["sh", "-c", "cat; echo $0 $1 >&2", "{batch}", "{{{devices}}}"]
 [sweep]
 batch = [16, 32]
 """

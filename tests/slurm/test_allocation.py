@@ -125,7 +125,7 @@ def test_many_nodes_make_a_short_command(allocate: Callable[..., str], tmp_path:
     job = allocate("--nodes=1")
     nodes = tuple(f"n{number}" for number in range(1, 1001))
     many = Allocation(job=job, nodes=nodes, tasks_per_node=1, cpus_per_node=8, devices_per_node=4, here=None)
-    command = AllocationLauncher(many).command(make_spec(workload="tiny", device="cpu", ranks=1000), tmp_path)
+    command = AllocationLauncher(many).command(make_spec(workload="tiny", device="cpu", devices=1000), tmp_path)
     assert "--nodelist=n[1-1000]" in command
 
 
@@ -139,7 +139,7 @@ def test_ddp_over_one_two_and_four_nodes(cluster: Cluster, network: dict[str, st
     """A study of three cells by the command line, inside one salloc."""
     results = tmp_path / "results"
     run = " ".join([*STEELYARD, "run", "tiny", "--device", "cpu", "--results", str(results), *SHORT])
-    script = f"for n in 1 2 4; do {run} --nproc $n --study nodes$n > /dev/null || exit 1; done"
+    script = f"for n in 1 2 4; do {run} --devices $n --study nodes$n > /dev/null || exit 1; done"
     done = subprocess.run(
         ["salloc", "--nodes=4", "--mem=1500", "bash", "-c", script],
         env={**clean_environment(), **cluster.variables, **network},
@@ -153,7 +153,7 @@ def test_ddp_over_one_two_and_four_nodes(cluster: Cluster, network: dict[str, st
     folder = ResultFolder(results)
     for count in (1, 2, 4):
         (record,) = folder.records(f"nodes{count}")
-        assert (record.status.code, record.spec.ranks) == ("completed", count)
+        assert (record.status.code, record.spec.devices) == ("completed", count)
         assert record.launch is not None
         assert (record.launch.launcher, record.launch.exit_code) == ("allocation", 0)
         assert record.launch.scheduled is not None
@@ -178,7 +178,7 @@ def test_devices_are_given_to_the_step(allocate: Callable[..., str], tmp_path: P
 
 def test_a_run_that_does_not_fit_starts_nothing(allocate: Callable[..., str], tmp_path: Path) -> None:
     job = allocate("--nodes=2")
-    spec = make_spec(workload="tiny", device="cpu", ranks=3)
+    spec = make_spec(workload="tiny", device="cpu", devices=3)
     with pytest.raises(InputError, match=f"does not fit the Slurm allocation {job}"):
         make_run(folder_in(tmp_path), spec, launcher(), lambda _: None)
 

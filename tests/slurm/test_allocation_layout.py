@@ -29,7 +29,7 @@ def allocation(nodes: int = 4, **settings: Any) -> Allocation:
     [(1, 1, 1), (2, 1, 2), (4, 1, 4), (8, 2, 4), (16, 4, 4)],
 )
 def test_devices_fill_nodes(ranks: int, nodes: int, each: int) -> None:
-    layout = allocation().layout(make_spec(workload="tiny", ranks=ranks))
+    layout = allocation().layout(make_spec(workload="tiny", devices=ranks))
     assert (len(layout.nodes), layout.processes_per_node, layout.devices_per_node) == (nodes, each, each)
 
 
@@ -38,12 +38,12 @@ def test_devices_fill_nodes(ranks: int, nodes: int, each: int) -> None:
     [(1, 1, 1, 1), (2, 1, 2, 1), (4, 1, 4, 1), (8, 1, 4, 2), (32, 1, 4, 8), (4, 2, 2, 2), (2, 2, 1, 2)],
 )
 def test_cpu_runs_follow_the_tasks_and_then_spread(ranks: int, tasks: int, nodes: int, each: int) -> None:
-    layout = allocation(tasks_per_node=tasks).layout(make_spec(workload="tiny", device="cpu", ranks=ranks))
+    layout = allocation(tasks_per_node=tasks).layout(make_spec(workload="tiny", device="cpu", devices=ranks))
     assert (len(layout.nodes), layout.processes_per_node, layout.devices_per_node) == (nodes, each, 0)
 
 
 def test_simulated_runs_take_one_process_and_no_device() -> None:
-    layout = allocation().layout(make_spec(ranks=64))
+    layout = allocation().layout(make_spec(devices=64))
     assert (layout.nodes, layout.processes_per_node, layout.devices_per_node) == (("n1",), 1, 0)
 
 
@@ -58,7 +58,7 @@ def test_simulated_runs_take_one_process_and_no_device() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_does(settings: dict[str, str], ranks: int, fits: str | None) -> None:
-    spec = make_spec(workload="tiny", ranks=ranks, **settings)
+    spec = make_spec(workload="tiny", devices=ranks, **settings)
     if fits is None:
         assert len(allocation().layout(spec).nodes) == ranks
         return
@@ -70,12 +70,12 @@ def test_what_does_not_fit_is_refused_with_what_does(settings: dict[str, str], r
 
 def test_many_nodes_are_not_all_listed() -> None:
     with pytest.raises(InputError) as caught:
-        allocation(nodes=100).layout(make_spec(workload="tiny", ranks=401))
+        allocation(nodes=100).layout(make_spec(workload="tiny", devices=401))
     assert caught.value.problems[0].valid == "1 to 4, 8, 12, 16, ..., 400"
 
 
 def test_a_flood_of_processes_on_a_node_is_refused() -> None:
-    spec = make_spec(workload="tiny", ranks=4, loader=Loader(workers=64, place="host"))
+    spec = make_spec(workload="tiny", devices=4, loader=Loader(workers=64, place="host"))
     with pytest.raises(InputError, match="260 processes on a node"):
         AllocationLauncher(allocation()).admit(spec)
 

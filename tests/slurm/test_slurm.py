@@ -52,7 +52,7 @@ device = "cpu"
 crosscheck_steps = 0
 threads = 1
 budget = {{ min_steps = 20, max_steps = 20, min_seconds = 0.0 }}
-ranks = {ranks}
+devices = {ranks}
 """
 PROGRAMS = Path(__file__).resolve().parents[2] / "benchmarks" / "lib" / "programs"
 WRAPPED = """
@@ -62,7 +62,7 @@ time_limit_s = 300
 command = "torchrun plain.py --batch {batch} --steps 30"
 [sweep]
 batch = [16]
-ranks = [1, 2]
+devices = [1, 2]
 """
 PREEMPTING = {"PreemptType": "preempt/partition_prio", "PreemptMode": "CANCEL"}
 PARTITIONS = (
@@ -258,7 +258,7 @@ def test_memory_of_a_whole_task(cluster: Cluster, tmp_path: Path) -> None:
     long = (
         SIMULATED.format(steps=15_000, wall=0.0)
         .replace("[8, 16]", str([*range(1, 101)]))
-        .replace('workload = "sim"', 'workload = "sim"\nranks = 64')
+        .replace('workload = "sim"', 'workload = "sim"\ndevices = 64')
     )
     study = Study(cluster, tmp_path, long, pools={"cpu": {"memory_per_node_mib": 20}})
     assert study.campaign.plan.jobs[0].kind == "packed"
@@ -383,7 +383,7 @@ def test_a_program_over_nodes(cluster: Cluster, tmp_path: Path, monkeypatch: pyt
     logs = {run: (raw / "worker.log").read_text() for run, raw in raws.items()}
     assert {record.status.code for record in records.values()} == {"completed"}, logs
     for run, record in records.items():
-        seen, ranks = record.wrapped, record.spec.ranks
+        seen, ranks = record.wrapped, record.spec.devices
         assert seen is not None
         assert (seen.level, seen.world, seen.ranks_reported, seen.steps) == (2, ranks, ranks, 30)
         assert (record.spec.batch, seen.samples) == (16, "seen")

@@ -51,7 +51,7 @@ def test_commands_are_told_nothing_of_another_job() -> None:
 def campaign(tmp_path: Path) -> Campaign:
     """Of a run on two nodes, not submitted."""
     file = tmp_path / "study.toml"
-    file.write_text('name = "s"\nrepeats = 1\nrun = { workload = "tiny", device = "cpu", ranks = 4 }\n')
+    file.write_text('name = "s"\nrepeats = 1\nrun = { workload = "tiny", device = "cpu", devices = 4 }\n')
     pool = {"devices_per_node": 2, "cpus_per_node": 8, "memory_per_node_mib": 1000}
     # Its site.toml alone: it is not started.
     place = find_place(str(Cluster(tmp_path).site(pools={"cpu": pool})))

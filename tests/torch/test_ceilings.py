@@ -312,7 +312,7 @@ def test_short_formats_are_checked_too(number_format: torch.dtype, monkeypatch: 
 
 
 def test_a_collective_needs_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"(?s)at least 2 ranks.*ranks: is 1; valid: at least 2.*--nproc 2"):
+    with pytest.raises(InputError, match=r"(?s)at least 2 devices.*devices: is 1; valid: at least 2.*--devices 2"):
         made(collectives.all_gather())
     together = Together(rank=0, ranks=2)
     reasons = iter(("no support for reduce_scatter in this process group", "Invalid scalar type"))
@@ -387,7 +387,7 @@ def test_what_is_moved_has_a_bandwidth(workload: str, moved: float, simulate: Ca
     [
         ({"mode": "train"}, "'matmul' is a ceiling; mode: is train; valid: ceiling; next: --mode ceiling"),
         ({"workload": "tiny", "model": {}}, "'tiny' is a model; mode: is ceiling; valid: train, infer"),
-        ({"workload": "all-reduce"}, "a collective needs at least 2 ranks"),
+        ({"workload": "all-reduce"}, "a collective needs at least 2 devices"),
         ({"workload": "memory-bandwidth", "precision": "bf16"}, "precision: is bf16; valid: fp32"),
         ({"model": {**SIZES, "dtype": "int8"}, "precision": "fp16"}, "precision: is fp16; valid: fp32"),
         ({"compile": "default", "channels_last": True}, "compile: is default; valid: off: .*channels_last: is true"),
@@ -498,7 +498,18 @@ def test_bandwidths_follow_from_the_rate() -> None:
 def test_short_formats_between_two_processes(
     kind: str, precision: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--mode", "ceiling", "--precision", precision, "--model", "size_mb=0.1", "--nproc", "2", "--device", "cpu"]
+    words = [
+        "--mode",
+        "ceiling",
+        "--precision",
+        precision,
+        "--model",
+        "size_mb=0.1",
+        "--devices",
+        "2",
+        "--device",
+        "cpu",
+    ]
     words += ["--min-steps", "20", "--max-steps", "20", "--min-seconds", "0", "--results", str(tmp_path), "--json"]
     code = main(["run", kind, *words])
     out = capfd.readouterr()

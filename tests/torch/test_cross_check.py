@@ -125,7 +125,7 @@ def test_a_rank_that_fails_in_it_ends_nobodys_measurement(
     """The other rank waits in a collective until its connection or the watchdog ends it."""
     (tmp_path / "mine.py").write_text(FAILING.replace("{how}", how))
     monkeypatch.chdir(tmp_path)
-    words = ["--device", "cpu", "--nproc", "2", "--batch", "8", "--min-steps", "20", "--max-steps", "20", *more]
+    words = ["--device", "cpu", "--devices", "2", "--batch", "8", "--min-steps", "20", "--max-steps", "20", *more]
     words += ["--min-seconds", "0", "--results", str(tmp_path / "results"), "--json"]
     code = main(["run", "./mine.py:build", *words])
     out = capfd.readouterr()

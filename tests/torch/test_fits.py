@@ -67,9 +67,9 @@ def test_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     sums = "25 GiB weights + 25 GiB gradients + 50 GiB state of AdamW"
     assert f"device memory: needs 99 GiB ({sums}); H100 has 80 GiB" in words
     assert "host memory" not in words
-    assert words.endswith("next: --parallel fsdp2 with more than 2 ranks, or "
+    assert words.endswith("next: --parallel fsdp2 on more than 2 devices, or "
                           "--model size=1.3B or smaller; activations come on top")  # fmt: skip
-    assert refusal(large("6.7B", parallel="fsdp2", ranks=2), 1000, h100, 2, monkeypatch) is None
+    assert refusal(large("6.7B", parallel="fsdp2", devices=2), 1000, h100, 2, monkeypatch) is None
     assert refusal(large("6.7B", mode="infer"), 1000, h100, 1, monkeypatch) is None
     words = refusal(large("30B", mode="infer"), 1000, h100, 1, monkeypatch)
     assert words is not None
@@ -79,12 +79,12 @@ def test_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_rank_builds_the_whole_model_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = large("66B", parallel="fsdp2", ranks=64)
+    spec = large("66B", parallel="fsdp2", devices=64)
     words = refusal(spec, 960, device(80 * fits.GIB), 8, monkeypatch)
     assert words is not None
     assert "host memory: needs 1,958 GiB (8 ranks x 245 GiB weights in fp32); free on this node: 960 GiB" in words
     assert "device memory" not in words
-    assert "at most 3 ranks per node, or --model size=13B or smaller; activations come on top" in words
+    assert "at most 3 devices per node, or --model size=13B or smaller; activations come on top" in words
     assert refusal(spec, 960, device(80 * fits.GIB), 3, monkeypatch) is None
 
 

@@ -258,7 +258,7 @@ def test_a_language_model_in_training_has_tokens_per_second(simulate: Callable[[
 def test_two_ranks_generate_each_for_itself(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = [word for name, value in OPTIONS.items() for word in ("--model", f"{name}={value}")]
     short = ["--min-steps", "12", "--max-steps", "12", "--min-seconds", "0", "--threads", "1", "--json"]
-    words = ["run", "gpt", "--mode", "generate", "--nproc", "2", "--device", "cpu", "--batch", "2"]
+    words = ["run", "gpt", "--mode", "generate", "--devices", "2", "--device", "cpu", "--batch", "2"]
     assert main([*words, *options, *short, "--results", str(tmp_path)]) == 0
     record = json.loads(capfd.readouterr().out)["runs"][0]
     assert record["settings"]["values"]["parallel"] == "replicas"
@@ -300,7 +300,7 @@ def write_run(
     raw: Path, *, new_tokens: int = 5, token_steps: int = STEPS, say: bool = True, ranks: int = 2
 ) -> RunRecord:
     """Steps of 16 requests. The first ten take ten times as long; rank 1's first tokens take twice those of rank 0."""
-    spec = spec_of(ranks=ranks, batch=16)
+    spec = spec_of(devices=ranks, batch=16)
     (raw / observe.SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
     slow = np.where(np.arange(STEPS) < 10, 10.0, 1.0)
     # One of ten decoded tokens takes 3 times as long.

@@ -103,7 +103,7 @@ def taken(spec: RunSpec, steps: int, count: int, rank: int = 0, **more: Any) -> 
 @pytest.mark.parametrize(("ranks", "accumulation", "last_batch"), [(1, 1, "keep"), (2, 1, "keep"), (3, 2, "keep")])
 def test_every_sample_comes_once_an_epoch(ranks: int, accumulation: int, last_batch: Any) -> None:
     count = 103
-    spec = spec_of(count, ranks=ranks, batch=4, accumulation=accumulation, last_batch=last_batch)
+    spec = spec_of(count, devices=ranks, batch=4, accumulation=accumulation, last_batch=last_batch)
     steps = spec.steps_per_epoch
     assert steps is not None
     epochs: list[list[int]] = [[], []]
@@ -117,7 +117,7 @@ def test_every_sample_comes_once_an_epoch(ranks: int, accumulation: int, last_ba
 
 @pytest.mark.parametrize(("last_batch", "computed"), [("drop", 96), ("pad", 104)])
 def test_a_dropped_rest_is_missing_and_a_padded_one_is_real_data(last_batch: Any, computed: int) -> None:
-    spec = spec_of(103, ranks=2, batch=4, last_batch=last_batch)
+    spec = spec_of(103, devices=2, batch=4, last_batch=last_batch)
     steps = spec.steps_per_epoch
     assert steps is not None
     seen = Counter(n for rank in (0, 1) for pairs in taken(spec, steps, 103, rank) for n, _ in pairs)
@@ -164,7 +164,7 @@ def test_a_data_set_that_fills_no_step_is_refused() -> None:
 def test_every_evaluation_sample_counts_once_and_all_ranks_have_as_many_batches(
     count: int, limit: int | None, ranks: int
 ) -> None:
-    spec = spec_of(40, ranks=ranks, batch=3, budget=Budget(epochs=1), quality=Quality(samples=limit))
+    spec = spec_of(40, devices=ranks, batch=3, budget=Budget(epochs=1), quality=Quality(samples=limit))
     real = dataclasses.replace(data(40), evaluation=Numbers(count))
     shares = [list(EvaluationSplit(real, spec, rank)) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
@@ -346,7 +346,7 @@ def test_a_quality_that_is_not_reached_is_a_status(place: Path, capsys: pytest.C
 
 @pytest.mark.full("takes long: 12 s, two more ranks")
 def test_two_ranks_share_the_data_and_judge_together(place: Path) -> None:
-    assert run("--batch", "10", "--epochs", "2", "--evaluate-every", "1", "--nproc", "2") == 0
+    assert run("--batch", "10", "--epochs", "2", "--evaluate-every", "1", "--devices", "2") == 0
     (record,) = records(place)
     assert record["steps_seen"] == 2 * 16
     assert [e["samples"] for e in record["evaluations"]] == [80, 80]
@@ -355,7 +355,7 @@ def test_two_ranks_share_the_data_and_judge_together(place: Path) -> None:
 
 def test_two_ranks_that_do_not_converge_end_in_order(place: Path) -> None:
     """torchrun would end the other ranks early if one exits with a code other than 0."""
-    assert run("--batch", "10", "--epochs", "1", "--target", "1.5", "--nproc", "2") == 1
+    assert run("--batch", "10", "--epochs", "1", "--target", "1.5", "--devices", "2") == 1
     (record,) = records(place)
     assert record["status"]["code"] == "not_converged"
     # Half of the samples on each rank.

@@ -27,16 +27,16 @@ import torch
 import torch.utils.checkpoint
 import torch.distributed as dist
 
-ranks = int(os.environ.get("WORLD_SIZE", "1"))
+devices = int(os.environ.get("WORLD_SIZE", "1"))
 mark = pathlib.Path("launched")
 if "fail" in sys.argv and mark.exists():
     sys.exit("this program runs only once")
 mark.touch()
-if ranks > 1:
+if devices > 1:
     dist.init_process_group("gloo")
 first, last = torch.nn.Linear(32, 64), torch.nn.Linear(64, 8)
 model = torch.nn.Sequential(first, torch.nn.ReLU(), last)
-if ranks > 1:
+if devices > 1:
     model = torch.nn.parallel.DistributedDataParallel(model)
 if "compile" in sys.argv:
     model = torch.compile(model)
@@ -52,7 +52,7 @@ for step in range(20):
         loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-if ranks > 1:
+if devices > 1:
     dist.destroy_process_group()
 """
 # Two micro-batches of 4 samples. The first layer needs no gradient of its input, so its backward pass is one product.

@@ -183,7 +183,7 @@ def test_each_rank_takes_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert (found.driver_used_bytes, found.device_bytes) == (7 << 30, 8 << 30)
     assert (device.shares_memory, found.node_used_bytes, found.node_bytes) == (False, None, None)
     assert device.pci_address() == "0001:65:01.0"
-    with pytest.raises(InputError, match=r"(?s)a node with 2 hpu device\(s\).*use --nproc 2"):
+    with pytest.raises(InputError, match=r"(?s)a node with 2 hpu device\(s\).*use --devices 2"):
         planted(module, monkeypatch, local_rank=2)
 
 

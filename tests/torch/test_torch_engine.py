@@ -146,7 +146,7 @@ def test_no_two_ranks_see_the_same_data() -> None:
     assert 0 <= firsts[0] < firsts[-1] < 2**32
     # One rank's data must not follow closely on another's either.
     assert min(b - a for a, b in itertools.pairwise(firsts)) > 20_000
-    first, second = (taken(spec_of(ranks=2), 1, rank=rank)[0][1][0][0] for rank in (0, 1))
+    first, second = (taken(spec_of(devices=2), 1, rank=rank)[0][1][0][0] for rank in (0, 1))
     assert not torch.equal(first, second)
 
 
@@ -449,10 +449,10 @@ def test_a_device_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"threads": 1}, {"threads": "1", "matmul_dtype": "float32", "float32_matmul_precision": "highest"}),
         (
             {"loader": Loader(place="host", workers=2, prefetch=3), "accumulation": 2},
-            {"loader_workers": "2", "prefetch": "3", "data": "synthetic, on the host", "compiled": "false"},
+            {"loader.workers": "2", "loader.prefetch": "3", "data": "synthetic, on the host", "compiled": "false"},
         ),
-        ({"parallel": "fsdp2"}, {"parallel": "fully_shard", "ranks": "1", "backend": "gloo"}),
-        ({"parallel": "independent"}, {"parallel": "none", "ranks": "1", "backend": "none"}),
+        ({"parallel": "fsdp2"}, {"parallel": "fully_shard", "devices": "1", "backend": "gloo"}),
+        ({"parallel": "independent"}, {"parallel": "none", "devices": "1", "backend": "none"}),
         (
             {},
             {
@@ -524,7 +524,7 @@ def test_threads_that_nobody_set_are_a_share_of_the_cores(
             "fp16 with a GradScaler does not support fsdp2; next: use --precision bf16",
         ),
         ({"channels_last": True, "parallel": "fsdp2"}, "channels_last memory format; next: leave --channels-last out"),
-        ({"ranks": 2}, "the run needs 2 ranks, but 1 were started"),
+        ({"devices": 2}, "the run needs 2 processes, one for each device; 1 started"),
         (
             {"model": {"wide": 3, "deep": 1}},
             "model.wide: unknown option; valid: width, depth; model.deep: unknown option",
@@ -592,7 +592,7 @@ def team_of_one() -> None:
 @pytest.mark.usefixtures("team_of_one")
 def test_watching_communication_changes_no_gradient_and_keeps_no_second_dress(preset: str, views: str) -> None:
     marks: list[str] = []
-    spec = spec_of(ranks=2, preset=preset)
+    spec = spec_of(devices=2, preset=preset)
     parallel = Parallel(spec, CPU, lambda: marks.append("ready") or len(marks))  # type: ignore[func-returns-value]
     module = nn.Linear(3, 9)
     bundle = ModelBundle(module, functional.cross_entropy, plain_sgd, vectors)
@@ -629,14 +629,14 @@ def results(tmp_path: Path) -> str:
 
 
 def run_json(capfd: pytest.CaptureFixture[str], results: str, *words: str, workload: str = "tiny") -> RunRecordJson:
-    short = ["--device", "cpu", "--nproc", "2", "--min-steps", "20", "--max-steps", "20", "--min-seconds", "0"]
+    short = ["--device", "cpu", "--devices", "2", "--min-steps", "20", "--max-steps", "20", "--min-seconds", "0"]
     code = main(["run", workload, *words, *short, "--results", results, "--json"])
     out = capfd.readouterr()
     assert code == 0, out.out[-3000:] + out.err
     found: RunRecordJson = json.loads(out.out)["runs"][0]
     assert found["status"]["code"] == "completed"
     assert (found["ranks_seen"], found["steps_seen"]) == (2, 20)
-    assert (found["settings"]["values"]["ranks"], found["settings"]["values"]["backend"]) == ("2", "gloo")
+    assert (found["settings"]["values"]["devices"], found["settings"]["values"]["backend"]) == ("2", "gloo")
     assert not {"SY101", "SY601"} & {finding["code"] for finding in found["findings"]}
     quantities = found["quantities"]
     assert quantities["throughput_job"]["value"] == pytest.approx(2 * quantities["throughput_device"]["value"])

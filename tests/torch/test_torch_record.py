@@ -29,7 +29,7 @@ SHORT = Budget(min_steps=20, max_steps=20, min_seconds=0)
 STEPS, STEP_S, BATCH = 1000, 0.01, 32
 IN_EFFECT = {
     "device": "cuda:0",
-    "ranks": "1",
+    "devices": "1",
     "matmul_dtype": "float32",
     "float32_matmul_precision": "highest",
     "float32_products": "fp32",
@@ -62,7 +62,7 @@ def written(raw: Path, spec: RunSpec, *said: Any, samples: float = BATCH, parts:
     full, none = np.full(STEPS, STEP_S), np.zeros(STEPS)
     comm = none if parts else np.full(STEPS, np.nan)
     table = np.stack([start_s, full, none, full + comm, comm, np.full(STEPS, samples)])
-    for rank in range(spec.ranks):
+    for rank in range(spec.devices):
         words = [{"kind": kinds[type(word)], **to_json_object(word)} for word in said if rank == 0]
         words.append({"kind": "status", "code": "completed"})
         lines = "".join(json.dumps(word) + "\n" for word in words)
@@ -91,7 +91,13 @@ def test_a_run_on_the_cpu(simulate: Callable[[RunSpec], RunRecord]) -> None:
     record = simulate(spec_of(device="cpu", budget=SHORT, accumulation=2, crosscheck_steps=4))
     assert record.status.code == "completed", record.status
     assert record.settings is not None
-    wanted = {"device": "cpu", "ranks": "1", "optimizer": "SGD", "parallel": "none", "data": "synthetic, on the device"}
+    wanted = {
+        "device": "cpu",
+        "devices": "1",
+        "optimizer": "SGD",
+        "parallel": "none",
+        "data": "synthetic, on the device",
+    }
     assert record.settings.values.items() >= wanted.items()
     assert record.device == DeviceFacts(name="cpu")
     assert record.model is not None
@@ -152,7 +158,7 @@ def test_a_training_that_has_run_away(simulate: Callable[[RunSpec], RunRecord], 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_utilisation_from_first_principles(tmp_path: Path, values: dict[str, str], kind: str, ranks: int) -> None:
     """FLOPs per sample times samples per second of one device, divided by the peak of the computed format."""
-    record = written(tmp_path, spec_of(ranks=ranks), effect(**values), DEVICE, MODEL)
+    record = written(tmp_path, spec_of(devices=ranks), effect(**values), DEVICE, MODEL)
     assert DEVICE.peak_flops is not None
     flops = 1e9 * BATCH / STEP_S
     assert record.quantities["model_flops_device"].value == pytest.approx(flops)
@@ -199,8 +205,8 @@ def test_parts_that_only_the_second_pass_tells(tmp_path: Path) -> None:
     check = CrossCheck(
         steps=9, mean_step_s=0.01, sem_step_s=0, input_wait_s=0.001, compute_s=0.006, exposed_comm_s=0.003
     )
-    spec = spec_of(ranks=2)
-    record = written(tmp_path, spec, effect(ranks="2"), check, parts=False)
+    spec = spec_of(devices=2)
+    record = written(tmp_path, spec, effect(devices="2"), check, parts=False)
     for name, share, window in (
         ("input_wait", 0.0, "steady"),
         ("compute", 0.7, "crosscheck"),
@@ -209,10 +215,11 @@ def test_parts_that_only_the_second_pass_tells(tmp_path: Path) -> None:
         quantity = record.quantities[f"{name}_share"]
         assert (quantity.value, quantity.window) == (pytest.approx(share), window)
     # What the measured steps contain is kept.
-    assert written(tmp_path, spec, effect(ranks="2"), check).quantities["exposed_comm_share"].window == "steady"
+    assert written(tmp_path, spec, effect(devices="2"), check).quantities["exposed_comm_share"].window == "steady"
     unknown = dataclasses.replace(check, exposed_comm_s=None)
     assert (
-        written(tmp_path, spec, effect(ranks="2"), unknown, parts=False).quantities["exposed_comm_share"].value is None
+        written(tmp_path, spec, effect(devices="2"), unknown, parts=False).quantities["exposed_comm_share"].value
+        is None
     )
 
 
@@ -253,11 +260,11 @@ def test_the_memory_of_a_job_is_that_of_its_largest_rank(tmp_path: Path) -> None
         ({"channels_last": True}, {"channels_last": "false"}, "channels_last is false, not true"),
         ({"channels_last": True}, {}, "channels_last has no effect, because no parameter has a channel dimension"),
         ({"channels_last": True}, {"channels_last": "true"}, None),
-        ({}, {"ranks": "4"}, "ranks is 4, not 1"),
+        ({}, {"devices": "4"}, "devices is 4, not 1"),
         (
             {"loader": Loader(place="host", pin_memory=True)},
-            {"loader_workers": "0", "pin_memory": "false"},
-            "pin_memory is false, not true",
+            {"loader.workers": "0", "loader.pin_memory": "false"},
+            "loader.pin_memory is false, not true",
         ),
         ({"precision": "fp16", "threads": 4}, {"threads": "2"}, "not float16; threads is 2, not 4"),
     ],
@@ -280,25 +287,25 @@ def test_without_settings_nothing_is_said_of_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "facts", "fix"),
     [
-        ({"ranks": 2, "loader": Loader(place="host", workers=3)}, {"cpu.usable": "8"}, None),
-        ({"ranks": 2, "loader": Loader(place="host", workers=4)}, {"cpu.usable": "8"}, "at most 3 loader workers"),
+        ({"devices": 2, "loader": Loader(place="host", workers=3)}, {"cpu.usable": "8"}, None),
+        ({"devices": 2, "loader": Loader(place="host", workers=4)}, {"cpu.usable": "8"}, "at most 3 loader workers"),
         (
-            {"ranks": 2, "loader": Loader(place="host", workers=3)},
+            {"devices": 2, "loader": Loader(place="host", workers=3)},
             {"cpu.usable": "8", "cgroup.cpu_quota": "4.5"},
             "at most 1 loader worker",
         ),
         ({"loader": Loader(place="host", workers=1)}, {"cpu.usable": "1"}, "at most 0 loader workers"),
         ({"loader": Loader(place="host", workers=1)}, {"cpu.usable": "2", "cgroup.cpu_quota": "none"}, None),
         ({"loader": Loader(place="host", workers=9)}, {}, None),
-        ({"ranks": 9, "loader": Loader(place="host")}, {"cpu.usable": "1"}, None),
+        ({"devices": 9, "loader": Loader(place="host")}, {"cpu.usable": "1"}, None),
         # Each rank is bound to the CPUs of its NUMA node and sees only these.
         (
-            {"ranks": 2, "numa": True, "loader": Loader(place="host", workers=3)},
+            {"devices": 2, "numa": True, "loader": Loader(place="host", workers=3)},
             {"cpu.usable": "4", "numa.nodes_with_cpus": "2"},
             None,
         ),
         (
-            {"ranks": 2, "numa": True, "loader": Loader(place="host", workers=4)},
+            {"devices": 2, "numa": True, "loader": Loader(place="host", workers=4)},
             {"cpu.usable": "4", "numa.nodes_with_cpus": "2"},
             "at most 3 loader workers",
         ),

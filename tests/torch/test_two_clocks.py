@@ -31,7 +31,7 @@ EXCHANGE = Script(buckets=((3, 1e-3), (8, 2e-3)), reduced_by=9, device_factors=(
 
 def measure(script: Script, folder: Path, **settings: Any) -> RunRecord:
     budget = Budget(min_steps=STEPS, max_steps=STEPS, max_seconds=1e6)
-    spec = make_spec(workload="tiny", device="cuda", ranks=script.ranks, budget=budget, **settings)
+    spec = make_spec(workload="tiny", device="cuda", devices=script.ranks, budget=budget, **settings)
     folder.mkdir(exist_ok=True)
     return measured(script, spec, folder)
 

@@ -66,9 +66,9 @@ def spec_of(name: str, mode: str, **settings: Any) -> RunSpec:
     return make_spec(workload=name, mode=mode, model=model, device="cpu", batch=2, threads=1, budget=SHORT, **settings)
 
 
-def check(record: RunRecord, mode: str, *, ranks: int) -> None:
+def check(record: RunRecord, mode: str, *, devices: int) -> None:
     assert record.status.code == "completed", record.status
-    assert (record.ranks_seen, record.steps_seen) == (ranks, STEPS)
+    assert (record.ranks_seen, record.steps_seen) == (devices, STEPS)
     assert parse_json(RunRecord, record_text(record), "record") == record
     assert record.model is not None
     if mode == "train":
@@ -87,9 +87,9 @@ def test_every_workload_of_ours_is_in_the_catalogue() -> None:
 def test_alone(name: str, mode: str, simulate: Callable[[RunSpec], RunRecord]) -> None:
     record = simulate(spec_of(name, mode, crosscheck_steps=0))
     if name in COLLECTIVES:
-        assert (record.status.code, "--nproc 2" in record.status.reason) == ("refused", True)
+        assert (record.status.code, "--devices 2" in record.status.reason) == ("refused", True)
     else:
-        check(record, mode, ranks=1)
+        check(record, mode, devices=1)
 
 
 RANK = """
@@ -114,7 +114,7 @@ def test_in_two_ranks(group: str, tmp_path: Path) -> None:
     for name, mode in [(member, mode) for member in groups()[group] for mode in modes(member)]:
         raw = raws[f"{name} {mode}"] = tmp_path / f"{name}-{mode}"
         raw.mkdir()
-        spec = spec_of(name, mode, ranks=2, crosscheck_steps=0)
+        spec = spec_of(name, mode, devices=2, crosscheck_steps=0)
         (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
     command = [sys.executable, "-P", "-c", RANK, *map(str, raws.values())]
     common = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": "2"}
@@ -133,7 +133,7 @@ def test_in_two_ranks(group: str, tmp_path: Path) -> None:
     for name, raw in raws.items():
         record = derive(raw)
         assert record.status.code == "completed", (name, record.status, said)
-        check(record, record.spec.mode, ranks=2)
+        check(record, record.spec.mode, devices=2)
         if record.spec.mode == "train":
             assert record.settings is not None
             assert record.settings.values["parallel"] == "DistributedDataParallel"
@@ -145,7 +145,7 @@ def test_by_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     """Through torchrun: a detector, all of whose parameters must get gradients."""
     options = [f"{key}={value}" for key, value in CATALOGUE["deformable-detr-swin-l"]["reduced"].items()]
     words = [word for option in options for word in ("--model", option)]
-    short = ["--device", "cpu", "--nproc", "2", "--batch", "2", "--min-steps", "3", "--max-steps", "3"]
+    short = ["--device", "cpu", "--devices", "2", "--batch", "2", "--min-steps", "3", "--max-steps", "3"]
     place = ["--results", str(tmp_path / "results"), "--min-seconds", "0", "--json"]
     code = main(["run", "deformable-detr-swin-l", *words, *short, *place])
     out = capfd.readouterr()

@@ -98,8 +98,8 @@ def test_the_clock_under_load(simulate: Simulate) -> None:
 
 
 def test_collectives_and_sensors(simulate: Simulate) -> None:
-    found = judge_collectives(holding(simulated(simulate, ranks=4), bus_bandwidth=3e11))
-    assert (found.outcome, found.numbers["ranks"]) == ("ok", 4)
+    found = judge_collectives(holding(simulated(simulate, devices=4), bus_bandwidth=3e11))
+    assert (found.outcome, found.numbers["devices"]) == ("ok", 4)
     assert "300 GB/s" in found.text
     holds, fails = SensorCheck("limit", "gpu0", "holds", "x"), SensorCheck("limit", "gpu0", "fails", "900 W of 700 W")
     assert judge_hardware(HardwareTest("holds", (), (holds,))).outcome == "ok"

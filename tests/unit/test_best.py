@@ -38,7 +38,7 @@ def jobs(rates: Sequence[float], status: Any = "completed", **settings: Any) -> 
     name = "-".join(f"{key}{value}" for key, value in settings.items() if not isinstance(value, dict)) or "only"
     records = []
     for repeat, rate in enumerate(rates):
-        device = rate / settings.get("ranks", 1)
+        device = rate / settings.get("devices", 1)
         known = {"throughput_job": rate_of(rate, "job"), "throughput_device": rate_of(device, "device")}
         spec = RunSpec(run_id=f"{name}-{repeat}", configuration=name, study="sweep", repeat=repeat, **settings)
         done = status == "completed"
@@ -183,17 +183,17 @@ def test_other_work_is_ranked_apart_and_other_settings_are_not() -> None:
 
 
 def test_efficiency_and_cost_count_devices() -> None:
-    groups = (jobs(spread(100), ranks=1), jobs(spread(180), ranks=2))
-    assert [one.name for one in ranked(*groups).entries] == ["ranks=2", "ranks=1"]
+    groups = (jobs(spread(100), devices=1), jobs(spread(180), devices=2))
+    assert [one.name for one in ranked(*groups).entries] == ["devices=2", "devices=1"]
     efficient = ranked(*groups, by="efficiency")
-    assert [one.name for one in efficient.entries] == ["ranks=1", "ranks=2"]
-    assert "1.11 times as much per device as the next, ranks=2" in headline(efficient)
+    assert [one.name for one in efficient.entries] == ["devices=1", "devices=2"]
+    assert "1.11 times as much per device as the next, devices=2" in headline(efficient)
     cheap = ranked(*groups, by="cost")
-    assert headline(cheap).startswith("Best: ranks=1 at 2.778 device-hours per million samples (95 % CI 2.")
-    assert "the next, ranks=2, costs 1.11 times as much (95 % CI 1.1" in headline(cheap)
+    assert headline(cheap).startswith("Best: devices=1 at 2.778 device-hours per million samples (95 % CI 2.")
+    assert "the next, devices=2, costs 1.11 times as much (95 % CI 1.1" in headline(cheap)
     assert "no price is recorded" in cheap.basis
     priced = ranked(*groups, by="cost", tariff=Tariff("EUR", 0.0, 3.6, 2, whole_nodes=True, source="site s, pool p"))
-    assert [one.name for one in priced.entries] == ["ranks=2", "ranks=1"]
+    assert [one.name for one in priced.entries] == ["devices=2", "devices=1"]
     assert priced.entries[0].figure.value == pytest.approx(3.6 / 3600 / 180 * 1e6, rel=1e-3)
 
 

@@ -91,7 +91,7 @@ def test_a_simulated_run_records_that_it_was_extended(
     extended_s: float,
 ) -> None:
     sim = SimTruth(step_time_s=step_s)
-    record = simulate(make_spec(sim=sim, ranks=ranks, crosscheck_steps=0, budget=Budget(max_seconds=240.0)))
+    record = simulate(make_spec(sim=sim, devices=ranks, crosscheck_steps=0, budget=Budget(max_seconds=240.0)))
     assert record.stop is not None
     assert (record.stop.reason, record.stop.steps) == ("max_seconds", steps)
     assert record.stop.extended_s == pytest.approx(extended_s)

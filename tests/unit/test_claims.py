@@ -72,7 +72,7 @@ def test_no_verdict_is_shipped(reference: Claims) -> None:
         ("O2", "14.2/16 = 88.8 %, so it was divided by 16 instead of 4"),
         ("O3", "24.5/32 = 76.5 %"),
         ("O5", "37,510/17,511 = 2.14x"),
-        ("O6", "36,264 at workers_per_device 4 vs 34,545 at workers_per_device 8"),
+        ("O6", "36,264 at loader.workers 4 vs 34,545 at loader.workers 8"),
         ("O7", "37,510 and 35,408, which differ by 5.9 %"),
         ("O8", "(0.574-0.59)/0.59 = -2.7 %"),
         ("C1", "9 of 9 figures per energy are right"),
@@ -109,7 +109,7 @@ ALTERED: list[tuple[str, dict[str, Any], str]] = [
     ("N15", {"relation": "less time", "published": "32-55 %"}, "holds"),
     ("A1", {"up_to": 16}, "does not follow"),
     ("A1", {"up_to": 16, "at_least": 0.75}, "holds"),
-    ("A1", {"rows": {"table": "1", "phase": "epoch 1 (includes graph compilation)"}}, "does not follow"),
+    ("A1", {"rows": {"table": "1", "mode": "epoch 1 (includes graph compilation)"}}, "does not follow"),
     ("A2", {"rows": {"table": "3", "devices": 1}}, "holds"),
     ("A2", {"within": 0.01}, "does not follow"),
     ("A2", {"rows": {"table": "3", "system": "Graphcore IPU-POD16"}, "within": 0.01}, "holds"),
@@ -126,7 +126,7 @@ ALTERED: list[tuple[str, dict[str, Any], str]] = [
     ("O3", {"b": {"table": "test 2"}, "published": "86.1 %"}, "holds"),
     ("O4", {"asserts": ("attribution",), "factor": "precision"}, "confounded"),
     ("O4", {"asserts": ("attribution",), "factor": "model"}, "confounded"),
-    ("O7", {"factor": "workers_per_device"}, "confounded"),
+    ("O7", {"factor": "loader.workers"}, "confounded"),
     ("O4", {"published": "1.69x"}, "does not follow"),
     ("O5", {"asserts": ("arithmetic",), "factor": ""}, "holds"),
     ("O6", {"value": 4}, "holds"),
@@ -173,7 +173,7 @@ def test_a_scaled_figure_never_holds(reference: Claims, scale: float) -> None:
 # -- constructed tables
 
 
-HEAD = "accelerator,devices,model,precision,batch_per_device,metric,value,unit\n"
+HEAD = "accelerator,devices,model,precision,batch,metric,value,unit\n"
 TWO = HEAD + "X,1,net,fp16,8,train_time,60.0,s\nY,1,net,fp16,8,train_time,45.0,s\n"
 CURVE = HEAD + (
     "X,1,net,fp16,8,throughput,101.0,images/s\nX,2,net,fp16,8,throughput,199.0,images/s\n"
@@ -204,16 +204,13 @@ PAIR = f'metric = "train_time"\n{SIDES}'
 LESS, MORE, CHANGE = (f'kind = "percent"\nrelation = "{how}"\n' for how in ("less time", "more throughput", "change"))
 CREDITED = 'asserts = ["attribution"]\nfactor = "devices"\n'
 ODD = 'asserts = ["plausibility"]\n'
-BATCH = 'kind = "best"\nmetric = "throughput"\nsetting = "batch_per_device"\n'
+BATCH = 'kind = "best"\nmetric = "throughput"\nsetting = "batch"\n'
 RISES = 'kind = "monotone"\nmetric = "throughput"\nsetting = "devices"\n'
 RATES = TWO.replace("train_time", "throughput").replace(",s\n", ",images/s\n")
 DEVICES = 'metric = "throughput"\na = { devices = 4 }\nb = { devices = 1 }\n'
 MEANS = 'metric = "throughput"\na = { precision = "fp16", mean = true }\nb = { precision = "bf16", mean = true }\n'
 ALIKE = 'metric = "throughput"\na = { precision = "fp16", mean = true }\nb = { precision = "fp8", mean = true }\n'
-BATCH8 = (
-    'metric = "throughput"\na = { accelerator = "X", batch_per_device = 8 }\n'
-    'b = { accelerator = "Y", batch_per_device = 8 }\n'
-)
+BATCH8 = 'metric = "throughput"\na = { accelerator = "X", batch = 8 }\nb = { accelerator = "Y", batch = 8 }\n'
 
 SLOWER8 = BATCH8.replace('"X"', '"Z"').replace('"Y"', '"X"').replace('"Z"', '"Y"')
 NOTED = "precision,metric,value,unit,note\nfp16,throughput,120.0,images/s,late\nfp16,throughput,100.0,images/s,early\n"
@@ -342,7 +339,7 @@ MADE_UP: dict[str, tuple[str, str, str]] = {
 # Claims on machines, metrics and wordings that the reference documents do not have; verdicts were set by hand.
 
 SERVED = (
-    "accelerator,devices,model,phase,metric,value,unit\n"
+    "accelerator,devices,model,mode,metric,value,unit\n"
     "P,1,llm,decode,throughput,1200,tokens/s\nQ,1,llm,decode,throughput,2400,tokens/s\n"
     "P,1,llm,decode,ttft,80.0,ms\nQ,1,llm,decode,ttft,40.0,ms\n"
     "P,1,llm,decode,energy,9.00,kJ\nQ,1,llm,decode,energy,3.00,kJ\n"
@@ -372,10 +369,10 @@ SLOW16 = rates("X,1,fp16,8,100.1", "X,1,fp16,8,101.2", "X,1,fp16,8,99.8", "X,1,b
 THREE = ("Y,1,fp16,8,200.0", "Y,1,fp16,64,300.0", "Y,1,fp16,128,290.0")
 GREW = rates("X,1,fp16,8,100.0", "X,1,fp16,64,900.0", "X,1,fp16,128,950.0", *THREE)
 LASTS = rates("X,1,fp16,8,400.0", "X,1,fp16,64,900.0", "X,1,fp16,128,950.0", *THREE)
-XY8 = side("a", accelerator="X", batch_per_device=8) + side("b", accelerator="Y", batch_per_device=8)
+XY8 = side("a", accelerator="X", batch=8) + side("b", accelerator="Y", batch=8)
 FOUR = side("a", devices=16) + side("b", devices=4)
 WIDE = side("a", devices=4) + side("b", devices=1)
-RISE = 'kind = "monotone"\nmetric = "throughput"\nsetting = "batch_per_device"\n'
+RISE = 'kind = "monotone"\nmetric = "throughput"\nsetting = "batch"\n'
 BEST8 = f"{BATCH}value = 8\n"
 FAIR = 'asserts = ["fairness"]\n'
 PER_WH = (
@@ -598,7 +595,7 @@ INVENTED: dict[str, tuple[str, str, str]] = {
     ),
     "the best batch, whose global batch follows": (
         (
-            "devices,batch_per_device,global_batch,metric,value,unit\n"
+            "devices,batch,global_batch,metric,value,unit\n"
             "2,4,8,throughput,100.0,images/s\n2,8,16,throughput,140.0,images/s\n"
         ),
         BEST8,
@@ -751,7 +748,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "no step without its samples": (
         "devices,metric,value,unit\n1,step_time,100.0,ms\n4,step_time,105.0,ms\n",
         f'kind = "efficiency"\npublished = "95 %"\nmetric = "step_time"\n{WIDE}',
-        "batch_per_device is unknown",
+        "batch is unknown",
     ),
     "runs that gave nothing": (
         rates(*(f"X,1,{precision},8,0" for precision in ("fp16", "bf16") for _ in range(3))),

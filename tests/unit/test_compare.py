@@ -84,7 +84,7 @@ def test_equal_truths_show_no_difference(simulate: Simulate) -> None:
 
 
 def test_four_devices_against_one_come_with_the_ratio_per_device(simulate: Simulate) -> None:
-    one, four = cell(simulate, sim=truth(0.010)), cell(simulate, first_seed=50, ranks=4, sim=truth(0.0125))
+    one, four = cell(simulate, sim=truth(0.010)), cell(simulate, first_seed=50, devices=4, sim=truth(0.0125))
     found = compare([one], [four]).comparisons[0]
     assert found.verdict == "comparable with warnings"
     assert [finding.code for finding in found.findings] == ["SY109"]
@@ -101,7 +101,7 @@ def test_four_devices_against_one_come_with_the_ratio_per_device(simulate: Simul
 def test_weak_and_strong_scaling_need_one_batch_to_stay(simulate: Simulate) -> None:
     link = SimTruth(collective=Collective(message_bytes=1000, links=(Link(bytes_per_s=1e9),)))
     one = cell(simulate, jobs=3, batch=32, sim=link)
-    weak, strong, neither = (cell(simulate, jobs=3, first_seed=9, ranks=4, batch=b, sim=link) for b in (32, 8, 16))
+    weak, strong, neither = (cell(simulate, jobs=3, first_seed=9, devices=4, batch=b, sim=link) for b in (32, 8, 16))
     for row in (weak, strong):
         assert compare([one], [row], factor="devices").comparisons[0].verdict == "comparable"
         # One machine in two sizes is not a comparison of machines.
@@ -117,7 +117,7 @@ def test_a_blocked_pair_has_no_ratio_unless_forced_and_then_with_its_findings(si
     full, half = cell(simulate, jobs=3, sim=truth(0.01)), cell(simulate, jobs=3, precision="bf16", sim=truth(0.01))
     refused = compare([full], [half])
     assert (refused.made, refused.comparisons[0].verdict) == (False, "not comparable")
-    four = cell(simulate, jobs=3, precision="bf16", ranks=4, sim=truth(0.008))
+    four = cell(simulate, jobs=3, precision="bf16", devices=4, sim=truth(0.008))
     assert all("ratio" not in found.evidence for found in compare([full], [four]).comparisons[0].findings)
     forced = compare([full], [half], force=True).comparisons[0]
     assert (forced.forced, forced.verdict) == (True, "not comparable")
@@ -146,19 +146,24 @@ def test_fewer_than_three_jobs_are_not_ranked(simulate: Simulate) -> None:
 @pytest.mark.parametrize(
     ("change", "factor"),
     [
-        ({"batch_per_device": 64}, "batch"),
+        ({"batch": 64}, "batch"),
+        ({"batch": 64, "global_batch": 128}, "batch"),
+        ({"accumulation": 4, "global_batch": 256}, "accumulation"),
+        # The same samples per step, otherwise divided.
+        ({"batch": 16, "accumulation": 4}, "batch"),
+        ({"batch": 64, "accumulation": 4, "global_batch": 512}, None),
         ({"precision": "fp32"}, "precision"),
-        ({"workers_per_device": 8}, "input"),
+        ({"loader.workers": 8}, "input"),
         ({"compile": "default"}, "implementation"),
         ({"devices": 2}, "devices"),
         ({"model": "bert"}, None),
         ({"dataset": "mnist"}, None),
-        ({"batch_per_device": 64, "precision": "fp32"}, None),
+        ({"batch": 64, "global_batch": 128, "precision": "fp32"}, None),
         ({"system": "B"}, None),
     ],
 )
 def test_a_factor_that_nobody_named_is_the_only_difference(change: dict[str, Any], factor: str | None) -> None:
-    same = {"workers_per_device": 4, "compile": "off", "dataset": "imagenet"}
+    same = {"loader.workers": 4, "compile": "off", "dataset": "imagenet", "accumulation": 2, "global_batch": 64}
     a, b = made([100.0, 101, 102], **same), made([200.0, 201, 202], "t/b", **{**same, **change})
     found = compare([a], [b], factor=None)
     assert (found.factor, found.inferred) == ((factor, True) if factor else ("system", False))
@@ -167,7 +172,7 @@ def test_a_factor_that_nobody_named_is_the_only_difference(change: dict[str, Any
 
 
 def test_two_selections_of_the_same_rows_are_not_compared() -> None:
-    rows = [made([100.0, 101, 102], f"t/{batch}", batch_per_device=batch) for batch in (8, 16)]
+    rows = [made([100.0, 101, 102], f"t/{batch}", batch=batch) for batch in (8, 16)]
     with pytest.raises(InputError, match="nothing to compare") as found:
         compare(rows, rows)
     assert "the same 2 configurations" in str(found.value)
@@ -197,14 +202,14 @@ def test_jobs_beside_other_load_are_named_with_their_side() -> None:
 
 def made(jobs: list[float], place: str = "t/a", unit: str = "samples/s", **settings: Any) -> Row:
     mean = len(jobs) / sum(1 / value for value in jobs)
-    base = {"system": "A", "model": "resnet50", "precision": "bf16", "batch_per_device": 32, "devices": 1}
+    base = {"system": "A", "model": "resnet50", "precision": "bf16", "batch": 32, "devices": 1}
     amount = Amount(mean, min(jobs), max(jobs), unit, jobs=tuple(jobs))
     return Row(place, base | settings, {"throughput": amount})
 
 
 def test_best_against_best_stands_beside_equal_settings() -> None:
-    a = [made([100 + b, 101 + b, 102 + b], f"t/a{b}", batch_per_device=b) for b in (8, 32, 64)]
-    b = [made([200 - b, 201 - b, 202 - b], f"t/b{b}", system="B", batch_per_device=b) for b in (8, 32, 128)]
+    a = [made([100 + b, 101 + b, 102 + b], f"t/a{b}", batch=b) for b in (8, 32, 64)]
+    b = [made([200 - b, 201 - b, 202 - b], f"t/b{b}", system="B", batch=b) for b in (8, 32, 128)]
     found = compare(a, b)
     equal = [entry for entry in found.comparisons if entry.how == "equal settings"]
     assert [(entry.a.place, entry.b.place) for entry in equal] == [("t/a8", "t/b8"), ("t/a32", "t/b32")]
@@ -217,17 +222,15 @@ def test_best_against_best_stands_beside_equal_settings() -> None:
 
 
 def test_precision_is_never_chosen_for_the_best() -> None:
-    a = [
-        made([100.0, 101, 102], f"t/a{p}{b}", precision=p, batch_per_device=b) for p in ("fp32", "bf16") for b in (8, 9)
-    ]
-    b = [made([200.0, 201, 202], f"t/b{b}", system="B", precision="fp32", batch_per_device=b) for b in (8, 9)]
+    a = [made([100.0, 101, 102], f"t/a{p}{b}", precision=p, batch=b) for p in ("fp32", "bf16") for b in (8, 9)]
+    b = [made([200.0, 201, 202], f"t/b{b}", system="B", precision="fp32", batch=b) for b in (8, 9)]
     best = [entry for entry in compare(a, b).comparisons if entry.how == "best against best"]
     assert [entry.a.get("precision") for entry in best] == ["fp32"]
 
 
 def test_a_choice_that_one_side_had_is_no_best_against_best() -> None:
     a = [made([100.0, 101, 102])]
-    b = [made([150.0 + b, 151, 152], f"t/b{b}", system="B", batch_per_device=b) for b in (8, 32, 64)]
+    b = [made([150.0 + b, 151, 152], f"t/b{b}", system="B", batch=b) for b in (8, 32, 64)]
     assert [entry.how for entry in compare(a, b).comparisons] == ["equal settings"]
 
 
@@ -238,7 +241,7 @@ def test_the_interval_of_the_best_allows_for_the_choice() -> None:
 
     def cells(name: str, rates: list[float]) -> list[Row]:
         return [
-            made([rng.gauss(rate, 0.02 * rate) for _ in range(5)], f"{name}{n}", system=name, batch_per_device=8 + n)
+            made([rng.gauss(rate, 0.02 * rate) for _ in range(5)], f"{name}{n}", system=name, batch=8 + n)
             for n, rate in enumerate(rates)
         ]
 
@@ -293,16 +296,16 @@ def test_printed_figures_have_the_bounds_of_their_digits_and_no_rank() -> None:
     [
         ({"model": "resnet152"}, "error"),
         ({"model_options": "layers=3"}, None),
-        ({"phase": "infer"}, None),
+        ({"mode": "infer"}, None),
         ({"dataset": "coco"}, "error"),
         ({"precision": "fp16"}, "error"),
         ({"precision": "mixed"}, "warning"),
         ({"precision": "BFloat16"}, None),
         ({"optimizer": "AdamW"}, "error"),
         ({"learning_rate": 0.2}, "warning"),
-        ({"batch_per_device": 64}, "error"),
-        ({"data_place": "device"}, "error"),
-        ({"workers_per_device": 9}, "warning"),
+        ({"batch": 64}, "error"),
+        ({"loader.place": "device"}, "error"),
+        ({"loader.workers": 9}, "warning"),
         ({"compile": "default"}, "warning"),
         ({"framework": "PyTorch 2.1"}, "warning"),
         ({"epoch_samples": 9}, "warning"),
@@ -315,14 +318,14 @@ def test_printed_figures_have_the_bounds_of_their_digits_and_no_rank() -> None:
 )
 def test_what_each_difference_does_between_two_systems(change: dict[str, Any], severity: str | None) -> None:
     stated = {
-        "model_options": None, "phase": None, "dataset": "cifar100", "optimizer": "SGD", "learning_rate": 0.1,
-        "data_place": "host", "workers_per_device": 4, "compile": "off", "framework": "PyTorch 2.0",
+        "model_options": None, "mode": None, "dataset": "cifar100", "optimizer": "SGD", "learning_rate": 0.1,
+        "loader.place": "host", "loader.workers": 4, "compile": "off", "framework": "PyTorch 2.0",
         "device_scope": "device", "epoch_samples": 8, "cpu_quota": "none", "driver": "1", "timing": "events",
     }  # fmt: skip
     common = {key: value for key, value in stated.items() if value is not None}
     a = made([1.0, 1.1, 1.2], **common)
     b = made([1.0, 1.1, 1.2], "t/b", **(common | {"system": "B"} | change))
-    if set(change) & {"model_options", "phase"}:
+    if set(change) & {"model_options", "mode"}:
         # Stated by one side only.
         severity = "warning"
     found = [entry.severity for entry in check("pair", Pair(a, b))]
@@ -330,7 +333,7 @@ def test_what_each_difference_does_between_two_systems(change: dict[str, Any], s
 
 
 def test_weights_held_differently_are_an_error_that_is_said_once() -> None:
-    cast = {"phase": "generate", "precision": "bf16", "parameter_precision": "bf16", "autocast": False}
+    cast = {"mode": "generate", "precision": "bf16", "parameter_precision": "bf16", "autocast": False}
     autocast = {**cast, "parameter_precision": "fp32", "autocast": True}
     plain = {**cast, "precision": "fp32", "parameter_precision": "fp32"}
 
@@ -344,7 +347,7 @@ def test_weights_held_differently_are_an_error_that_is_said_once() -> None:
     assert found(cast, plain) == found(autocast, plain) == [("SY103", "error")]
     assert found(cast, plain, "precision") == found(cast, autocast, "autocast") == []
     # Training autocasts, inference does not.
-    assert found(cast, {**autocast, "phase": "train"}, "phase") == []
+    assert found(cast, {**autocast, "mode": "train"}, "mode") == []
 
 
 OFFLINE = "offline, fixed batch of 8"
@@ -355,7 +358,7 @@ OFFLINE = "offline, fixed batch of 8"
     [
         ({"framework": "vLLM 0.6.1"}, "framework: vLLM"),
         ({"system": "8 x H100 with TensorRT-LLM"}, "system: TensorRT-LLM"),
-        ({"phase": "generate with continuous batching"}, "phase: continuous batching"),
+        ({"mode": "generate with continuous batching"}, "mode: continuous batching"),
         ({"serving": "MLPerf Inference, offline"}, "serving MLPerf Inference, offline"),
         ({"serving": OFFLINE, "framework": "vLLM"}, None),
         ({"framework": "PyTorch 2.9"}, None),
@@ -435,7 +438,7 @@ def test_every_setting_is_the_factor_when_it_is_named() -> None:
 
 
 def test_unknown_factors_and_figures_are_refused() -> None:
-    assert require_factor("ranks") == "devices"
+    assert require_factor("devices") == "devices"
     with pytest.raises(InputError, match="did you mean precision"):
         require_factor("precison")
     with pytest.raises(InputError, match="valid: throughput"):
@@ -507,12 +510,12 @@ def test_a_measured_run_beside_a_published_table(
 ) -> None:
     published = tmp_path / "other.csv"
     published.write_text(
-        "system,model,dataset,precision,phase,batch_per_device,devices,metric,value,unit\n"
+        "system,model,dataset,precision,mode,batch,devices,metric,value,unit\n"
         "Elsewhere,sim,synthetic,fp32,train,32,1,throughput,1600,samples/s\n"
         "Elsewhere,sim,synthetic,fp32,train,64,1,throughput,1700,samples/s\n",
         encoding="utf-8",
     )
-    assert main(["compare", f"{published}:batch_per_device=32", "base", "--results", str(results)]) == 0
+    assert main(["compare", f"{published}:batch=32", "base", "--results", str(results)]) == 0
     out = capsys.readouterr().out
     assert "SY108" in out
     assert "Not ranked, too few jobs" in out
@@ -553,7 +556,7 @@ def test_a_small_difference_has_its_own_direction(change: float, words: str) -> 
 def test_what_is_no_speed_is_more_or_less_and_never_faster() -> None:
     rows = {
         name: [
-            figure(made([1.0, 1, 1], f"t/{name}{batch}", system=name, batch_per_device=batch), "memory_peak", "bytes",
+            figure(made([1.0, 1, 1], f"t/{name}{batch}", system=name, batch=batch), "memory_peak", "bytes",
                    [size, 1.01 * size, 1.02 * size])
             for batch in (16, 32)
         ]
@@ -571,10 +574,7 @@ def test_what_is_no_speed_is_more_or_less_and_never_faster() -> None:
 
 
 def test_a_level_near_certainty_is_not_called_certain() -> None:
-    sides = [
-        [made([1.0, 1.01, 1.02], f"t/{name}{n}", system=name, batch_per_device=n) for n in range(1, 21)]
-        for name in "AB"
-    ]
+    sides = [[made([1.0, 1.01, 1.02], f"t/{name}{n}", system=name, batch=n) for n in range(1, 21)] for name in "AB"]
     text = said(*sides)
     assert "100 %" not in text
     assert "99.99 %" in text
@@ -592,7 +592,7 @@ def test_figures_of_a_device_are_not_divided_by_devices_again() -> None:
 
 def test_every_device_makes_every_collective(simulate: Simulate) -> None:
     facts = ModelFacts(parameters=0, flops_per_sample=None, method="by hand", bus_factor=1.5)
-    record = dataclasses.replace(simulate(make_spec(ranks=4)), model=facts)
+    record = dataclasses.replace(simulate(make_spec(devices=4)), model=facts)
     rate = dataclasses.replace(record.quantities["throughput_device"], scope="job")
     record = dataclasses.replace(record, quantities={**record.quantities, "throughput_job": rate})
     row = row_of(summarise([record])[0])
@@ -615,7 +615,7 @@ def test_a_time_to_quality_needs_one_global_batch() -> None:
     assert compare([one], [four]).comparisons[0].verdict == "comparable with warnings"
     assert compare([one], [four], metric="time_to_quality").comparisons[0].verdict == "not comparable"
     same = figure(
-        made([1.0] * 3, "t/c", system="B", devices=4, batch_per_device=8, global_batch=32), "time_to_quality", "s",
+        made([1.0] * 3, "t/c", system="B", devices=4, batch=8, global_batch=32), "time_to_quality", "s",
         [50.0, 51, 52],
     )  # fmt: skip
     assert compare([one], [same], metric="time_to_quality").made
@@ -666,28 +666,28 @@ def test_sharding_on_one_device_is_told(simulate: Simulate) -> None:
         record = simulate(make_spec(parallel="fsdp2"))
         return row_of(summarise([dataclasses.replace(record, settings=Settings(values={"parallel": parallel}))])[0])
 
-    assert sharded("none").get("parallelism") is None
+    assert sharded("none").get("parallel") is None
     whole = sharded("fully_shard")
-    assert whole.get("parallelism") == "FSDP2"
-    codes = {entry.code for entry in check("pair", Pair(sharded("none"), whole, "parallelism"))}
+    assert whole.get("parallel") == "FSDP2"
+    codes = {entry.code for entry in check("pair", Pair(sharded("none"), whole, "parallel"))}
     assert "SY111" not in codes
-    several = dataclasses.replace(whole, settings={**whole.settings, "devices": 4, "parallelism": "DDP"})
-    assert "parallelism" in {entry.key for entry in confounders(Pair(whole, several, "devices"))}
+    several = dataclasses.replace(whole, settings={**whole.settings, "devices": 4, "parallel": "DDP"})
+    assert "parallel" in {entry.key for entry in confounders(Pair(whole, several, "devices"))}
 
 
 def test_training_against_inference_is_a_factor_of_its_own() -> None:
-    train = made([1.0] * 3, phase="train", optimizer="SGD", learning_rate=0.1, parallelism="DDP")
-    infer = made([2.0] * 3, "t/b", phase="infer", parallelism="replicas")
-    found = compare([train], [infer], factor="phase").comparisons[0]
+    train = made([1.0] * 3, mode="train", optimizer="SGD", learning_rate=0.1, parallel="DDP")
+    infer = made([2.0] * 3, "t/b", mode="infer", parallel="replicas")
+    found = compare([train], [infer], factor="mode").comparisons[0]
     assert (found.verdict, [entry.code for entry in found.findings]) == ("comparable", [])
     assert compare([train], [infer]).comparisons[0].verdict == "not comparable"
 
 
 def test_the_batch_of_a_device_is_told_beside_the_ratio_per_device() -> None:
-    one = made([1.0] * 3, batch_per_device=256, global_batch=256)
-    four = made([3.0] * 3, "t/b", system="B", devices=4, batch_per_device=64, global_batch=256)
+    one = made([1.0] * 3, batch=256, global_batch=256)
+    four = made([3.0] * 3, "t/b", system="B", devices=4, batch=64, global_batch=256)
     (found,) = [entry for entry in compare([one], [four]).comparisons[0].findings if entry.code == "SY109"]
-    assert "batch_per_device 256 vs 64" in found.message
+    assert "batch 256 vs 64" in found.message
 
 
 def test_a_missing_figure_says_how_many_jobs_there_are(simulate: Simulate) -> None:
@@ -697,14 +697,11 @@ def test_a_missing_figure_says_how_many_jobs_there_are(simulate: Simulate) -> No
 
 
 def test_many_rows_of_equal_settings_are_paired_without_looking_at_every_pair() -> None:
-    sides = [
-        [made([1.0, 1.1, 1.2], f"t/{name}{n}", system=name, batch_per_device=1 + n) for n in range(600)]
-        for name in "AB"
-    ]
+    sides = [[made([1.0, 1.1, 1.2], f"t/{name}{n}", system=name, batch=1 + n) for n in range(600)] for name in "AB"]
     sides[1].reverse()
     found = [entry for entry in compare(*sides).comparisons if entry.how == "equal settings"]
     assert len(found) == 600
-    assert all(entry.a.get("batch_per_device") == entry.b.get("batch_per_device") for entry in found)
+    assert all(entry.a.get("batch") == entry.b.get("batch") for entry in found)
     unlike = [
         [made([1.0], f"t/{name}{n}", system=name, learning_rate=n + 1 / 2 * (name == "B")) for n in range(101)]
         for name in "AB"
@@ -776,7 +773,7 @@ def test_a_trend_of_step_times_is_not_one_of_energies() -> None:
 
 def test_the_best_row_of_a_side_is_a_reliable_one() -> None:
     def side(system: str) -> list[Row]:
-        rows = [made([x, x + 1, x + 2], f"t/{system}{x}", system=system, batch_per_device=x) for x in (100, 200, 300)]
+        rows = [made([x, x + 1, x + 2], f"t/{system}{x}", system=system, batch=x) for x in (100, 200, 300)]
         return [trending(row, 0.05 if row.place.endswith("300") else 0.0) for row in rows]
 
     best = compare(side("A"), side("B")).comparisons[-1]

@@ -353,7 +353,7 @@ def test_two_reasons_are_one_finding(simulate: Callable[[RunSpec], RunRecord]) -
 
 
 def test_devices_that_differ(simulate: Callable[[RunSpec], RunRecord]) -> None:
-    record = simulate(spec(FREE, replace(HOT, rank=2), replace(FREE, rank=3, from_s=30.0, uncorrected=2), ranks=4))
+    record = simulate(spec(FREE, replace(HOT, rank=2), replace(FREE, rank=3, from_s=30.0, uncorrected=2), devices=4))
     assert [device.clock_mhz for device in record.conditions] == pytest.approx([1980.0, 1980.0, 1485.0, 1980.0])
     assert value(record, "clock_device") == pytest.approx((3 * 1980.0 + 1485.0) / 4)
     assert value(record, "ecc_uncorrected") == 2.0
@@ -363,11 +363,11 @@ def test_devices_that_differ(simulate: Callable[[RunSpec], RunRecord]) -> None:
     assert findings(record, "SY614")[0].message.endswith("; 1 of 4 devices were held back")
     text = "\n".join(state_lines([record], always=False))
     assert ("sim0 device2" in text, "3 devices" in text) == (True, True)
-    assert state_lines([simulate(spec(FREE, ranks=2))], always=False) == []
+    assert state_lines([simulate(spec(FREE, devices=2))], always=False) == []
 
 
 def test_a_device_whose_state_ends_is_unknown(simulate: Callable[[RunSpec], RunRecord]) -> None:
-    record = simulate(spec(replace(FREE, thermal=None), replace(FREE, rank=1), ranks=2))
+    record = simulate(spec(replace(FREE, thermal=None), replace(FREE, rank=1), devices=2))
     assert record.quantities["thermal_throttled_share"].reason == "sim0/device0: not scripted"
     assert value(record, "clock_device") == 1980.0
 
@@ -384,7 +384,7 @@ def test_more_devices_than_ranks_are_not_the_jobs(simulate: Callable[[RunSpec], 
 
 
 def test_fewer_devices_than_ranks_are_not_the_job(simulate: Callable[[RunSpec], RunRecord], tmp_path: Path) -> None:
-    record = simulate(spec(replace(FREE, rank=0), ranks=4))
+    record = simulate(spec(replace(FREE, rank=0), devices=4))
     assert record.conditions == ()
     reason = record.quantities["ecc_uncorrected"].reason
     assert reason == "only 1 of the devices of 4 ranks are visible to the sampler of sim0"
@@ -398,12 +398,14 @@ def test_fewer_devices_than_ranks_are_not_the_job(simulate: Callable[[RunSpec], 
 def test_the_power_limit_of_a_card_is_that_of_both_dies(simulate: Callable[[RunSpec], RunRecord]) -> None:
     second = replace(FREE, limit_w=None, default_limit_w=None)
     script = [replace(FREE, rank=0), replace(second, rank=1), replace(FREE, rank=2), replace(second, rank=3)]
-    told = spec(*script, ranks=4)
+    told = spec(*script, devices=4)
     record = simulate(replace(told, sim=replace(told.sim, node=Node(dies_per_card=2))))
     assert [device.limit_w for device in record.conditions] == [700.0] * 4
     assert (value(record, "power_limit_device"), value(record, "power_limit_default")) == (700.0, 700.0)
     # Two cards: a limit is not that of another card.
-    assert simulate(spec(*script[:2], ranks=2)).quantities["power_limit_device"].reason == "sim0/device1: not scripted"
+    assert (
+        simulate(spec(*script[:2], devices=2)).quantities["power_limit_device"].reason == "sim0/device1: not scripted"
+    )
 
 
 @pytest.mark.parametrize("damage", ["payload", "magic", "cut"])

@@ -78,7 +78,7 @@ def test_both_readers_refuse_the_same(field: str, value: Any) -> None:
         {"budget": {"epochs": 2}, "epoch_samples": None},
         {"epoch_samples": 31, "batch": 32},
         {"deterministic": True, "cudnn_benchmark": True},
-        {"epoch_samples": 8 * 32 + 3, "batch": 32, "ranks": 8, "last_batch": "keep"},
+        {"epoch_samples": 8 * 32 + 3, "batch": 32, "devices": 8, "last_batch": "keep"},
     ],
 )
 def test_fields_that_contradict_each_other(settings: dict[str, Any]) -> None:
@@ -135,9 +135,9 @@ def test_several_models_have_no_common_quality() -> None:
         "quality": spec.Quality(), "data": spec.Data(format="cifar10", path="/x"), "budget": spec.Budget(epochs=1),
         "loader": spec.Loader(place="host"),
     }  # fmt: skip
-    assert RunSpec(**settings, ranks=1).exchanges_gradients is False
+    assert RunSpec(**settings, devices=1).exchanges_gradients is False
     with pytest.raises(ValueError, match="one rank, or another value of parallel"):
-        RunSpec(**settings, ranks=2)
+        RunSpec(**settings, devices=2)
 
 
 def test_sharded_ranks_take_equal_steps() -> None:

@@ -64,7 +64,7 @@ def test_figures_as_printed() -> None:
     gpt = documents.load("caraml").rows[0]
     assert (gpt.number("epoch_samples"), gpt.number("global_batch")) == (256, 64)
     tuned = next(row for row in documents.load("olivia-gh200").rows if row.table == "test 4")
-    assert (tuned.get("float32_products"), tuned.number("prefetch"), tuned.get("options")) == (
+    assert (tuned.get("float32_products"), tuned.number("loader.prefetch"), tuned.get("options")) == (
         "tf32", 4, "data prefetching",
     )  # fmt: skip
     assert tuned.note == "TF32, prefetch factor 4, data prefetching"

@@ -67,7 +67,7 @@ def truth(**more: Any) -> SimTruth:
 def job(node: Node = Node(), sensors: tuple[Sensor, ...] = (FINE, METER), energy: Energy = Energy()) -> RunSpec:  # noqa: B008
     """Four ranks that compute and communicate."""
     script = truth(sensors=sensors, collective=RING, node=node)
-    return RunSpec(run_id="run", configuration="configuration", ranks=4, budget=SHORT, sim=script, energy=energy)
+    return RunSpec(run_id="run", configuration="configuration", devices=4, budget=SHORT, sim=script, energy=energy)
 
 
 def value(record: RunRecord, name: str) -> float:
@@ -227,7 +227,7 @@ def test_epochs_and_the_loader_between_them(simulate: Simulate) -> None:
 def test_replicas_of_different_speed(simulate: Simulate) -> None:
     # Two replicas at 100 steps a second and one at 80; all of them draw the same.
     slow = truth(slow_rank=2, slow_factor=1.25, sensors=(FINE,))
-    record = simulate(make_spec(ranks=3, mode="infer", sim=slow, budget=SHORT))
+    record = simulate(make_spec(devices=3, mode="infer", sim=slow, budget=SHORT))
     assert value(record, "power_job") == pytest.approx(3 * 350, rel=5e-3)
     assert value(record, "energy_per_sample") == pytest.approx(3 * 350 / (280 * 32), rel=5e-3)
 
@@ -459,7 +459,7 @@ def test_a_run_that_fails_has_what_its_sensors_saw(simulate: Simulate) -> None:
 @pytest.mark.parametrize("node", [Node(devices_per_node=3), Node(devices_per_node=3, dies_per_card=2)])
 def test_nodes_that_are_not_full(node: Node, simulate: Simulate) -> None:
     # Seven ranks on nodes of three: 3, 3 and 1. Cards of two dies: the odd ones hold a die that idles.
-    record = simulate(make_spec(ranks=7, mode="infer", sim=truth(node=node, sensors=(FINE,)), budget=SHORT))
+    record = simulate(make_spec(devices=7, mode="infer", sim=truth(node=node, sensors=(FINE,)), budget=SHORT))
     spare = 3 if node.dies_per_card == 2 else 0
     assert value(record, "power_job") == pytest.approx(7 * 350 + spare * 60, rel=2e-3)
     assert codes(record) == []
@@ -519,7 +519,7 @@ def test_errors_of_different_devices_are_independent(simulate: Simulate) -> None
     """Four devices together have twice the uncertainty of one, apart from gain."""
     rest_j = []
     for ranks in (1, 4):
-        interval = main_of(simulate(replace(job(), ranks=ranks, sim=truth(sensors=(FINE,))))).interval
+        interval = main_of(simulate(replace(job(), devices=ranks, sim=truth(sensors=(FINE,))))).interval
         assert interval is not None
         rest_j.append((interval.high_without_gain or 0.0) - (interval.low_without_gain or 0.0))
     assert rest_j[1] == pytest.approx(2 * rest_j[0], rel=0.05)
@@ -717,7 +717,7 @@ def test_the_gpt_table_needs_a_compilation_inside_the_energy(batch: int, simulat
         sensors=(Sensor(resolution=1e-6, limit_w=300.0),),
     )  # fmt: skip
     spec = make_spec(
-        ranks=4, batch=batch // 4, epoch_samples=samples, budget=Budget(epochs=1), crosscheck_steps=0, sim=script
+        devices=4, batch=batch // 4, epoch_samples=samples, budget=Budget(epochs=1), crosscheck_steps=0, sim=script
     )
     record = simulate(spec)
     assert value(record, "throughput_job") == pytest.approx(rate, rel=1e-6)

@@ -101,7 +101,7 @@ def test_a_difference_beyond_both_gains_is_shown(simulate: Simulate) -> None:
 def test_one_sensor_has_one_gain_which_cancels(simulate: Simulate) -> None:
     a = row(jobs(simulate, device(0.04)), "s/a")
     b = row(jobs(simulate, device(0.04), batch=64), "s/b")
-    found = compare([a], [b], factor="batch_per_device").comparisons[0]
+    found = compare([a], [b], factor="batch").comparisons[0]
     per_watt = next(ratio for ratio in found.ratios if ratio.scope == "watt")
     assert per_watt.low is not None
     assert per_watt.high is not None

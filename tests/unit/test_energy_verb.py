@@ -434,7 +434,7 @@ def test_a_simulated_run_shows_its_true_energy(tmp_path: Path, capsys: pytest.Ca
     sensors = '[{"kind": "counter", "limit_w": 350}, {"kind": "gauge", "average_s": 0.1}]'
     words = ["--results", str(tmp_path / "r")]
     settings = [f"sim.power={power}", f"sim.sensors={sensors}", "sim.setup_s=2", "sim.compile_s=3"]
-    assert main(["run", "sim", *words, "--ranks", "2", *(w for text in settings for w in ("--set", text))]) == 0
+    assert main(["run", "sim", *words, "--devices", "2", *(w for text in settings for w in ("--set", text))]) == 0
     assert "J/sample" in capsys.readouterr().out
     picture = tmp_path / "p.svg"
     code, found = run_json(capsys, "energy", "adhoc", *words, "--plot", str(picture))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from steelyard.rules.table.row import Row
 
-HEADER = "source,system,accelerator,devices,model,precision,batch_per_device,phase,metric,value,unit"
+HEADER = "source,system,accelerator,devices,model,precision,batch,mode,metric,value,unit"
 
 
 def _rows(*lines: str) -> list[Row]:
@@ -78,7 +78,7 @@ def test_rows_of_one_file_without_a_machine_may_be_of_one() -> None:
 def test_settings_never_mix() -> None:
     rows = _rows(*_fleet([1000, 1010, 1020]), *_fleet([3000, 3030, 3060], "fp16"), *_fleet([900, 909, 918], batch=32))
     found = expect(rows, {}, "throughput")
-    assert sorted((each.settings["precision"], each.settings["batch_per_device"]) for each in found) == [
+    assert sorted((each.settings["precision"], each.settings["batch"]) for each in found) == [
         ("bf16", 32),
         ("bf16", 64),
         ("fp16", 64),

@@ -131,7 +131,7 @@ def test_a_number_of_epochs_is_not_changed(simulate: Simulate) -> None:
 
 
 def test_the_price_is_taken_from_the_earlier_jobs(simulate: Simulate) -> None:
-    study = study_of(1, (GOOD, SLOW), ranks=4)
+    study = study_of(1, (GOOD, SLOW), devices=4)
     records = []
     for record in made(simulate, study):
         launch = dataclasses.replace(LAUNCH, wall_s=record.seconds_measured + 30.0)

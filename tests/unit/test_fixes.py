@@ -56,7 +56,7 @@ def parsed(command: str) -> list[argparse.Namespace]:
     "chosen",
     [
         {},
-        {"ranks": 4, "batch": 64, "sim": SimTruth(step_time_s=0.02, sensors=(Sensor(period_s=0.05),))},
+        {"devices": 4, "batch": 64, "sim": SimTruth(step_time_s=0.02, sensors=(Sensor(period_s=0.05),))},
         {"sim": SimTruth(noise=Noise(kind="ar1")), "energy": Energy(watch=False), "study": "mine", "repeat": 3},
         {"workload": "resnet50", "precision": "bf16", "channels_last": True, "learning_rate": 1e-7, "threads": 2},
         {"workload": "gpt", "model": {"size": "800M", "layers": 3}, "budget": Budget(max_seconds=1.5)},
@@ -99,8 +99,8 @@ def test_a_command_shows_no_private_path() -> None:
 
 
 def test_changes_are_options_and_impossible_ones_give_no_command() -> None:
-    spec = make_spec(ranks=2)
-    command = run_again(spec, {"ranks": 1, "budget.max_seconds": 480.0, "loader.place": "host"}, repeats=3)
+    spec = make_spec(devices=2)
+    command = run_again(spec, {"devices": 1, "budget.max_seconds": 480.0, "loader.place": "host"}, repeats=3)
     assert command == "steelyard run sim --data host --max-seconds 480 --repeats 3"
     assert run_again(spec, {"loader.workers": 3}) == ""
     assert join("a", "", "b", "a") == "a && b"
@@ -163,7 +163,7 @@ def test_the_epochs_of_a_study_are_raised_in_its_file(sound: dict[str, Any], wor
 )
 def test_ranks_that_share_cpus(sound: dict[str, Any], cpus: list[int], numa: str, most: int | None) -> None:
     facts = {"cpu.usable": "8", "numa.nodes_with_cpus": numa}
-    sound["spec"] |= {"workload": "tiny", "ranks": 8, "loader": {"place": "host", "workers": 4}}
+    sound["spec"] |= {"workload": "tiny", "devices": 8, "loader": {"place": "host", "workers": 4}}
     sound["environment"]["facts"] |= facts
     sound["settings"] = {"values": {**IN_EFFECT, "numa_bound": "node 0"}}
     sound["load"] = [{"node": f"n{number}", "cpus": count} for number, count in enumerate(cpus)]

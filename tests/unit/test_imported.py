@@ -60,7 +60,7 @@ KNOWN: dict[str, tuple[dict[str, object], dict[str, tuple[str, str]]]] = {
         {"triad_bw": ("8370.0", "MB/s")},
     ),
     "superbench-results-summary.jsonl": (
-        {"model": "llama2-7b", "precision": "fp32", "phase": "train", "node": "node-0"},
+        {"model": "llama2-7b", "precision": "fp32", "mode": "train", "node": "node-0"},
         {"step_time": ("3865.368374477733", "ms"), "throughput_per_rank": ("6.2089813951407455", "samples/s")},
     ),
     "superbench-v100.json": (
@@ -105,7 +105,7 @@ def test_every_format_has_an_example_and_says_where_it_was_seen() -> None:
 
 def test_what_a_file_does_not_say_is_unknown() -> None:
     row = read_results([DATA / "milabench-summary.json"]).table.rows[0]
-    assert {row.get(key) for key in ("system", "accelerator", "precision", "batch_per_device", "node")} == {None}
+    assert {row.get(key) for key in ("system", "accelerator", "precision", "batch", "node")} == {None}
     told = read_results([DATA / "milabench-summary.json"], known={"accelerator": "A100"}).table.rows[0]
     assert told.get("accelerator") == "A100"
     with pytest.raises(InputError, match="stated otherwise"):

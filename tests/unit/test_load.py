@@ -241,7 +241,7 @@ def three(node: str, own_s: float) -> list[LoadCounters]:
 
 
 def test_the_load_of_every_node(tmp_path: Path) -> None:
-    spec = make_spec(workload="tiny", device="cuda", ranks=8)
+    spec = make_spec(workload="tiny", device="cuda", devices=8)
     ranks = [three(node, 1.0) for node in ("n1", "n2") for _ in range(4)]
     record = derived(tmp_path, spec, ranks)
     assert [node.node for node in record.load] == ["n1", "n2"]

@@ -197,7 +197,7 @@ def test_cells_that_cannot_be_read_are_named_and_left_out():
 def test_a_cell_with_one_value_for_each_precision():
     head = "GPUs,Batch size / GPU (TF32 and FP16),Throughput - TF32 (seq/s),Throughput - mixed precision (seq/s)\n"
     rows = parse_any(head + "8,128 and 256,2486,4553\n16,32,1,2\n", "t.csv").table.rows
-    assert [row.get("batch_per_device") for row in rows] == [128, 256, 32, 32]
+    assert [row.get("batch") for row in rows] == [128, 256, 32, 32]
     three = parse_any(head + "8,1 and 2 and 3,2486,4553\n16,32,1,2\n", "t.csv")
     assert [problem.field for problem in three.refused] == ["line 2, Batch size / GPU (TF32 and FP16)"]
 

@@ -28,16 +28,18 @@ def study(folder: Path, text: str) -> Expansion:
 
 def commands(expansion: Expansion) -> list[list[str]]:
     return [
-        cell.spec.program.words({"ranks": cell.spec.ranks}) for cell in expansion.cells if cell.spec.program is not None
+        cell.spec.program.words({"devices": cell.spec.devices})
+        for cell in expansion.cells
+        if cell.spec.program is not None
     ]
 
 
 def test_placeholders_and_braces() -> None:
     parameters: dict[str, bool | int | float | str] = {"batch": 8, "lr": 1e-05, "amp": True, "name": "a b"}
     program = Program(
-        command=("torchrun", "--n={ranks}", "{batch}x{lr}", "{amp}", "{name}", '{{"a": {{}}}}'), parameters=parameters
+        command=("torchrun", "--n={devices}", "{batch}x{lr}", "{amp}", "{name}", '{{"a": {{}}}}'), parameters=parameters
     )
-    assert program.words({"ranks": 2}) == ["torchrun", "--n=2", "8x1e-05", "true", "a b", '{"a": {}}']
+    assert program.words({"devices": 2}) == ["torchrun", "--n=2", "8x1e-05", "true", "a b", '{"a": {}}']
     odd = ['{"a": 1}', "}{", "{{x}}", ""]
     assert Program(command=("p", *literal(odd))).words({})[1:] == odd
 
@@ -46,10 +48,10 @@ def test_placeholders_and_braces() -> None:
     ("fields", "message"),
     [
         ({"command": ()}, "command: has no words"),
-        ({"command": ("p", "{batch}")}, r"command: \{batch\} stands for nothing; valid: \{ranks\}, .*, or \{\{"),
+        ({"command": ("p", "{batch}")}, r"command: \{batch\} stands for nothing; valid: \{devices\}, .*, or \{\{"),
         ({"command": ("p", "a{")}, "command: a single brace stands for nothing"),
         ({"command": ("p",), "parameters": {"lr": 1}}, r"parameters.lr: the command does not use it; .* \{lr\}"),
-        ({"command": ("p", "{ranks}"), "parameters": {"ranks": 1}}, "parameters.ranks"),
+        ({"command": ("p", "{devices}"), "parameters": {"devices": 1}}, "parameters.devices"),
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
@@ -74,7 +76,7 @@ def test_names(words: str, name: str) -> None:
 
 
 def test_a_spec_with_a_program_is_one_process_and_never_simulated() -> None:
-    spec = RunSpec(run_id="x", configuration="x", workload="sim", ranks=8, program=Program(command=("./sim.py",)))
+    spec = RunSpec(run_id="x", configuration="x", workload="sim", devices=8, program=Program(command=("./sim.py",)))
     assert (spec.processes, spec.device_family) == (1, "auto")
     assert from_json_object(RunSpec, to_json_object(spec)) == spec
     with pytest.raises(ValueError, match="device: a program does not run on the simulated device"):
@@ -84,14 +86,14 @@ def test_a_spec_with_a_program_is_one_process_and_never_simulated() -> None:
 def test_a_sweep_over_placeholders(tmp_path: Path) -> None:
     text = """
     [run.program]
-    command = "torchrun --nproc-per-node {ranks} train.py --batch {batch} --note 'a b'"
+    command = "torchrun --nproc-per-node {devices} train.py --batch {batch} --note 'a b'"
     [sweep]
-    ranks = [1, 2]
+    devices = [1, 2]
     batch = [16, 32]
     """
     found = study(tmp_path, text)
     assert commands(found)[1] == ["torchrun", "--nproc-per-node", "1", "train.py", "--batch", "32", "--note", "a b"]
-    assert [cell.swept for cell in found.cells][3] == {"ranks": 2, "batch": 32}
+    assert [cell.swept for cell in found.cells][3] == {"devices": 2, "batch": 32}
     assert {cell.spec.workload for cell in found.cells} == {"train"}
     assert len({cell.name for cell in found.cells}) == 4
     # The long name of the same sweep gives the same configurations, and thus the same runs.
@@ -111,8 +113,8 @@ def test_a_command_is_split_without_a_shell(tmp_path: Path) -> None:
 
 
 def test_settings_that_a_program_does_not_obey(tmp_path: Path) -> None:
-    allowed = "[run]\nranks = 2\ntime_limit_s = 9\ndevice = 'cpu'\nenergy.idle_s = 1\n"
-    command = "program.command = 'train {ranks}'\n"
+    allowed = "[run]\ndevices = 2\ntime_limit_s = 9\ndevice = 'cpu'\nenergy.idle_s = 1\n"
+    command = "program.command = 'train {devices}'\n"
     assert commands(study(tmp_path, allowed + command)) == [["train", "2"]]
     with pytest.raises(InputError, match=r"run.batch: is not applied to a program") as caught:
         study(tmp_path, allowed + "batch = 2\nbudget.max_steps = 5\n" + command)
@@ -126,7 +128,7 @@ def test_the_place_of_a_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     for name, value in {**told, "PYTHONSAFEPATH": "1", "PYTHONPATH": "/own"}.items():
         monkeypatch.setenv(name, value)
     place = NodePlace.read(8, os.environ)
-    command = ("run", "{ranks}", "{ranks_per_node}", "{nodes}", "{node}", "{host}:{port}")
+    command = ("run", "{devices}", "{devices_per_node}", "{nodes}", "{node}", "{host}:{port}")
     assert Program(command=command).words(place.values()) == ["run", "8", "4", "2", "1", "n1:29500"]
     given = place.environment("/inject")
     wanted = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}

@@ -41,7 +41,7 @@ MODULES = {
 }
 CODES = sorted(MODULES)
 IN_EFFECT = {
-    "matmul_dtype": "float32", "float32_products": "fp32", "deterministic": "false", "ranks": "1", "device": "cuda",
+    "matmul_dtype": "float32", "float32_products": "fp32", "deterministic": "false", "devices": "1", "device": "cuda",
 }  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def spec_of(count: int, job: int = 0, cell: str = "", **settings: Any) -> RunSpe
     given: dict[str, Any] = {"batch": BATCH, "budget": STEPS, "crosscheck_steps": 0, **settings}
     return RunSpec(
         run_id=f"run-{cell}{count}-{job}", study="study", configuration=f"cell-{cell}{count}", repeat=job, seed=job,
-        ranks=count, **given,
+        devices=count, **given,
     )  # fmt: skip
 
 
@@ -214,7 +214,9 @@ def test_intervals_need_three_jobs_on_each_side(study: Any) -> None:
     records = study([1, 2], 3, sim=truth)
     (found,) = scaling(summarise(records))
     point = found.points[1]
-    times = [[1 / (r.quantities["throughput_device"].value or 0) for r in records if r.spec.ranks == n] for n in (1, 2)]
+    times = [
+        [1 / (r.quantities["throughput_device"].value or 0) for r in records if r.spec.devices == n] for n in (1, 2)
+    ]
     ratio = compare_means(times[1], times[0])
     assert point.split.total == change(Quotient((), (tuple(times[0]),)), Quotient((), (tuple(times[1]),)))
     assert (point.split.total.low, point.split.total.high) == pytest.approx((ratio.low, ratio.high))
@@ -301,12 +303,12 @@ def test_several_batches_at_one_count_give_the_longest_curves(study: Any) -> Non
 def test_an_unreliable_count_stays_in_the_table_and_off_the_curve(study: Any) -> None:
     wrong = Finding(code="SY601", severity="error", message="a rank is missing", fix="rerun")
     records = [
-        dataclasses.replace(record, findings=(wrong,)) if record.spec.ranks == 4 else record
+        dataclasses.replace(record, findings=(wrong,)) if record.spec.devices == 4 else record
         for record in study([1, 2, 4, 8], jobs=3)
     ]
     (found,) = scaling(summarise(records))
     assert [point.devices for point in found.points] == [1, 2, 8]
-    assert ([cell.records[0].spec.ranks for cell in found.aside], found.blocked) == ([4], False)
+    assert ([cell.records[0].spec.devices for cell in found.aside], found.blocked) == ([4], False)
     said = " ".join(" ".join(scaling_lines(found, "study")).split())
     assert "4 devices are unreliable and not used: errors in its runs: SY601" in said
     assert any(line.split()[:2] == ["4", "3"] and "unreliable" in line for line in scaling_lines(found, "study"))
@@ -329,7 +331,7 @@ def test_a_count_whose_trend_shows_beside_another_does_not_block_the_curve(study
         jobs = zip(study([devices], jobs=3), (0.04, 0.05, 0.06), strict=True)
         (found,) = scaling(summarise([*still, *(one for job, trend in jobs for one in steady([job], trend=trend))]))
         assert [point.devices for point in found.points] == [2, 4, 8]
-        assert ([cell.records[0].spec.ranks for cell in found.aside], found.blocked) == ([devices], False)
+        assert ([cell.records[0].spec.devices for cell in found.aside], found.blocked) == ([devices], False)
         assert found.aside[0].unreliable[0].startswith("its jobs get slower by 5.1 %")
 
 
@@ -490,7 +492,7 @@ def test_rules_on_curves_look_at_each_curve_alone() -> None:
     assert kind_of([row(1, 8), row(2, 16)]) == "weak"
     assert kind_of([row(1, 8), row(2, 8)]) == "strong"
     assert kind_of([Row("a", {"devices": 1}, {}), row(2, 8)]) == "unknown"
-    each = [Row(f"{n}", {"devices": n, "batch_per_device": 8 // n}, {}) for n in (1, 2, 4)]
+    each = [Row(f"{n}", {"devices": n, "batch": 8 // n}, {}) for n in (1, 2, 4)]
     assert kind_of(each) == "strong"
     table = RowTable("t", (row(1, 8, model="a"), row(2, 8, model="a"), row(4, 8, model="b"), row(1, 8, model="c")))
     assert [[entry.place for entry in rows] for rows in curves(table)] == [["1", "2"]]
@@ -624,8 +626,8 @@ def test_collectives_are_refused(study: Any) -> None:
 def test_one_device_is_the_base_of_every_way_to_divide(study: Any) -> None:
     swept = study([1, 2]) + study([1, 2], parallel="fsdp2", cell="f")
     assert [(curve.label, len(curve.points)) for curve in scaling(summarise(swept))] == [
-        ("parallelism DDP", 2),
-        ("parallelism FSDP2", 2),
+        ("parallel DDP", 2),
+        ("parallel FSDP2", 2),
     ]
     # Only one of them has a run on one device, which divides nothing and so serves both.
     shared = study([1, 2], cell="x") + study([2], parallel="fsdp2", cell="y")
@@ -633,7 +635,7 @@ def test_one_device_is_the_base_of_every_way_to_divide(study: Any) -> None:
     # Sharding that is in effect on one device is another program.
     sharded = [with_settings(record, parallel="fully_shard") for record in study([1], parallel="fsdp2", cell="z")]
     curves = scaling(summarise([*sharded, *study([2], parallel="fsdp2", cell="z"), *study([2], cell="w")]))
-    assert [(curve.label, curve.alone) for curve in curves] == [("parallelism FSDP2", ("2 devices, parallelism DDP",))]
+    assert [(curve.label, curve.alone) for curve in curves] == [("parallel FSDP2", ("2 devices, parallel DDP",))]
 
 
 def test_a_count_that_failed_belongs_to_its_curve(study: Any) -> None:

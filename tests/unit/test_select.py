@@ -57,7 +57,7 @@ def folder(simulate: Simulate, tmp_path: Path) -> ResultFolder:
         ("sweep/sim-8-fp32", ["sim-8-fp32"]),
         ("plain/sim", ["sim-1"]),
         ("sweep:batch=8", ["sim-8-bf16", "sim-8-fp32"]),
-        ("sweep:batch_per_device=8, precision=BF16", ["sim-8-bf16"]),
+        ("sweep:batch=8, precision=BF16", ["sim-8-bf16"]),
         ("sweep:sim.step_time_s=2e-2,batch=32.0", ["sim-32-bf16", "sim-32-fp32"]),
         ("sweep:deterministic=false,batch=8,precision=fp32", ["sim-8-fp32"]),
         ("plain:devices=1", ["sim-1"]),
@@ -120,7 +120,7 @@ def test_two_simulated_machines_are_two_systems(simulate: Simulate) -> None:
 @pytest.mark.parametrize(
     ("truth", "changed"),
     [
-        (SimTruth(input=InputPipeline(samples_per_s=5000.0)), {"input_rate", "prefetch", "input_restart_s"}),
+        (SimTruth(input=InputPipeline(samples_per_s=5000.0)), {"input_rate", "loader.prefetch", "input_restart_s"}),
         (SimTruth(collective=Collective(message_bytes=10**6)), {"model_options"}),
         (SimTruth(memory=Memory(bytes_per_sample=10.0)), {"model_options"}),
         (SimTruth(memory=Memory(limit_bytes=1e9)), {"system"}),
@@ -146,13 +146,13 @@ def test_what_was_in_effect_goes_before_what_was_asked_for(simulate: Simulate) -
 
 def test_what_has_no_effect_is_no_setting(simulate: Simulate) -> None:
     one = row(simulate, parallel="fsdp2", backend="gloo", loader=Loader(prefetch=8))
-    assert not {"parallelism", "backend", "prefetch", "workers_per_device", "pin_memory"} & set(one.settings)
-    two = row(simulate, ranks=2, parallel="fsdp2", loader=Loader(place="host", workers=2, prefetch=8))
-    assert (two.get("parallelism"), two.get("prefetch"), two.get("workers_per_device")) == ("FSDP2", 8, 2)
+    assert not {"parallel", "backend", "loader.prefetch", "loader.workers", "loader.pin_memory"} & set(one.settings)
+    two = row(simulate, devices=2, parallel="fsdp2", loader=Loader(place="host", workers=2, prefetch=8))
+    assert (two.get("parallel"), two.get("loader.prefetch"), two.get("loader.workers")) == ("FSDP2", 8, 2)
 
 
 def test_figures_per_part_of_a_machine(simulate: Simulate) -> None:
-    record = simulate(make_spec(ranks=4))
+    record = simulate(make_spec(devices=4))
     card = DeviceFacts(name="MI250X", model="AMD MI250X", dies=2, scope="die")
     figures = row_of(summarise([dataclasses.replace(record, device=card)])[0]).figures
     rate = 32 / 0.010
@@ -160,7 +160,7 @@ def test_figures_per_part_of_a_machine(simulate: Simulate) -> None:
     assert figures["throughput_per_device"].value == pytest.approx(rate)
     assert figures["throughput_per_module"].value == pytest.approx(2 * rate)
     assert figures["throughput_per_node"].value == pytest.approx(4 * rate)
-    odd = dataclasses.replace(simulate(make_spec(ranks=1)), device=card)
+    odd = dataclasses.replace(simulate(make_spec(devices=1)), device=card)
     assert "throughput_per_module" not in row_of(summarise([odd])[0]).figures, "half a card was idle"
 
 

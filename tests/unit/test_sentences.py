@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from conftest import Within
 
-CSV = """system,accelerator,devices,nodes,model,batch_per_device,precision,metric,value,unit
+CSV = """system,accelerator,devices,nodes,model,batch,precision,metric,value,unit
 A,X1-80GB,1,1,ResNet50,256,fp32,throughput,1000.0,images/s
 A,X1-80GB,4,1,ResNet50,256,fp32,throughput,3900.0,images/s
 A,X1-80GB,8,2,ResNet50,256,fp32,throughput,7400.0,images/s
@@ -191,3 +191,18 @@ def test_the_verb_says_what_it_cannot_read(tmp_path: Path, capsys: pytest.Captur
     assert FORMS[0] not in said
     assert main(["audit", str(path), str(path), "--claim", "4x on 4 GPUs"]) == 2
     assert main(["audit", "--claim", "4x on 4 GPUs"]) == 2
+
+
+@pytest.mark.parametrize(("column", "expected"), [("batch", "holds"), ("global_batch", "holds"), ("epochs", None)])
+def test_a_batch_of_a_sentence_is_that_of_the_table(column: str, expected: str | None) -> None:
+    rows = "A,ResNet50,64,throughput,1000,images/s\nB,ResNet50,64,throughput,2000,images/s\n"
+    table = parse_table(
+        f"system,model,{column},metric,value,unit\n{rows}{rows.replace(',64,', ',32,').replace('2000', '1500')}",
+        "t.csv",
+    )
+    text = "B is 2x as fast as A at batch 64"
+    if expected is None:
+        with pytest.raises(NotUnderstoodError, match="no batch of the table"):
+            read_sentence(text, table, "c")
+    else:
+        assert judge_claim(read_sentence(text, table, "c"), Document(table)).verdict == expected

@@ -42,7 +42,13 @@ def model(**settings: Any) -> RunSpec:
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_a_model_is_run_by_script(mode: str, last_batch: str, simulate: Simulate) -> None:
     spec = model(
-        mode=mode, ranks=4, batch=8, precision="bf16", epoch_samples=330, last_batch=last_batch, budget=Budget(epochs=2)
+        mode=mode,
+        devices=4,
+        batch=8,
+        precision="bf16",
+        epoch_samples=330,
+        last_batch=last_batch,
+        budget=Budget(epochs=2),
     )
     record = simulate(spec)
     assert record.status.code == "completed", record.status
@@ -66,13 +72,13 @@ def test_a_model_is_run_by_script(mode: str, last_batch: str, simulate: Simulate
 
 def test_independent_ranks_do_not_wait_for_each_other(simulate: Simulate) -> None:
     truth = dataclasses.replace(TRUTH, slow_rank=1, slow_factor=2.0)
-    spec = dataclasses.replace(model(ranks=2, batch=8, budget=Budget(max_steps=100)), sim=truth)
+    spec = dataclasses.replace(model(devices=2, batch=8, budget=Budget(max_steps=100)), sim=truth)
     rates = {}
     for parallel in ("ddp", "independent"):
         record = simulate(dataclasses.replace(spec, parallel=parallel))
         rates[parallel] = record.quantities["throughput_job"].value
         row = row_of(summarise([record])[0])
-        assert row.get("parallelism") == {"ddp": "DDP", "independent": "independent"}[parallel]
+        assert row.get("parallel") == {"ddp": "DDP", "independent": "independent"}[parallel]
         assert "--parallel independent" in run_again(record.spec) or parallel == "ddp"
     # A step takes 18 ms on one rank and 36 ms on the other, and the all-reduce of two ranks 10 ms.
     assert rates["independent"] == pytest.approx(8 / 0.018 + 8 / 0.036)

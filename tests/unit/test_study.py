@@ -70,9 +70,9 @@ def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
 
 def test_a_file(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
-    path.write_text('name = "f"\nrepeats = 2\n[run.sim]\nstep_time_s = 1\n[sweep]\nranks = [1, 2]\n')
+    path.write_text('name = "f"\nrepeats = 2\n[run.sim]\nstep_time_s = 1\n[sweep]\ndevices = [1, 2]\n')
     found = expand(load_study(path))
-    assert [cell.spec.ranks for cell in found.cells] == [1, 2]
+    assert [cell.spec.devices for cell in found.cells] == [1, 2]
     assert cost(found).device_hours == pytest.approx(2 * 480 * (1 + 2) / 3600)
     assert cost(expand(study(sweep={}, run={"epoch_samples": 64, "budget": {"epochs": 1}}))).device_hours is None
     path.write_text("a" + ".a" * 10_000 + " = 1\n")

@@ -37,7 +37,7 @@ def test_an_epoch_of_some_global_batches() -> None:
     found = find_suite("caraml")
     cells = expand_part(found, found.part("gpt-117m"), Choice()).cells
     assert {cell.spec.epoch_samples / cell.spec.step_samples for cell in cells} == {4.0}
-    assert {cell.spec.step_samples for cell in cells if cell.spec.ranks == 4} == {2**n for n in range(6, 15)}
+    assert {cell.spec.step_samples for cell in cells if cell.spec.devices == 4} == {2**n for n in range(6, 15)}
 
 
 @pytest.mark.parametrize("name", [name for name in suite_names() if find_suite(name).suite.document])
@@ -53,7 +53,7 @@ def test_a_part_that_needs_several_devices_is_left_out_on_one() -> None:
     found = find_suite("site-acceptance")
     part = found.part("collectives")
     assert "devices" in (why_left_out(found.suite, part, Choice("tiny", devices=(1,))) or "")
-    assert [entry.run["ranks"] for entry in plan_part(found.suite, part, Choice("tiny", devices=(1, 2)))] == [2]
+    assert [entry.run["devices"] for entry in plan_part(found.suite, part, Choice("tiny", devices=(1, 2)))] == [2]
 
 
 # -- the suite of docs/adding-a-suite.md
@@ -73,7 +73,7 @@ def test_a_folder_with_a_table_of_its_own_is_a_suite(tmp_path: Path) -> None:
     for spec in expand_part(found, part, Choice("small")).runs:
         run_spec(folder, replace(spec, crosscheck_steps=0))
     beside = SuiteResults(folder, found, "small").beside(found.suite.table[0])
-    assert [entry.published.get("batch_per_device") for entry in beside] == [32, 64]
+    assert [entry.published.get("batch") for entry in beside] == [32, 64]
     for entry, batch in zip(beside, (32, 64), strict=True):
         assert entry.ours is not None
         # A step takes 2 ms and 0.1 ms for each sample.
@@ -98,8 +98,8 @@ def test_speed_ups_as_printed_and_here(tmp_path: Path) -> None:
     )
     text = toml.read_text()
     for swept in ("batch = [32, 64]", "batch = [2, 4]"):
-        text = text.replace(f"sweep = {{ {swept} }}", "sweep = { ranks = [1, 2] }")
-    text = text.replace('rows = ["batch_per_device"]', 'rows = ["devices"]')
+        text = text.replace(f"sweep = {{ {swept} }}", "sweep = { devices = [1, 2] }")
+    text = text.replace('rows = ["batch"]', 'rows = ["devices"]')
     toml.write_text(text)
     found, folder = find_suite(str(home)), ResultFolder(tmp_path / "results")
 
@@ -110,7 +110,7 @@ def test_speed_ups_as_printed_and_here(tmp_path: Path) -> None:
     for ranks in (1, 2):
         assert tables() == []
         for spec in runs:
-            if spec.ranks == ranks:
+            if spec.devices == ranks:
                 run_spec(folder, replace(spec, crosscheck_steps=0))
     ((row,),) = (table.rows for table in tables())
     assert [cell.text for cell in row[:4]] == ["-", "A100-80GB", "1 to 2", "1.32"]

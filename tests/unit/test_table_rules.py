@@ -291,13 +291,13 @@ def test_each_system_may_have_its_own_base():
     ],
 )
 def test_batches_multiply_where_replicas_are_known(row, wrong):
-    head = "devices,parallelism,batch_per_device,global_batch,grad_accumulation,metric,value,unit\n"
+    head = "devices,parallel,batch,global_batch,accumulation,metric,value,unit\n"
     assert bool(found(head + row + ",throughput,901,images/s\n", "SY509")) is wrong
 
 
 def test_replicas_are_unknown_unless_the_row_says_so():
     for text, replicas in (("DDP", 4.0), ("2 replicas, 1 host", 2.0), ("tensor 4", None), ("FSDP + TP", None)):
-        assert replicas_of(Row("x", {"devices": 4, "parallelism": text}, {})) == replicas
+        assert replicas_of(Row("x", {"devices": 4, "parallel": text}, {})) == replicas
 
 
 # --- scaling, energy, plausibility ------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ def test_sublinear_scaling_is_no_finding():
 
 def sweep(rows: list[tuple[int, str, int, int]]) -> str:
     lines = [f"{n},{precision},{batch},throughput,{rate},images/s\n" for n, precision, batch, rate in rows]
-    return "devices,precision,batch_per_device,metric,value,unit\n" + "".join(lines)
+    return "devices,precision,batch,metric,value,unit\n" + "".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_energy_above_the_limit_of_the_device():
     ],
 )
 def test_counts_in_the_way_of_dividing_follow_the_devices(ways: tuple[str, str], severity: str | None):
-    text = "devices,parallelism,metric,value,unit\n" + "".join(
+    text = "devices,parallel,metric,value,unit\n" + "".join(
         f'{devices},"{way}",throughput,{rate},images/s\n'
         for devices, way, rate in zip((1, 4), ways, (1005, 3700), strict=True)
     )
@@ -458,7 +458,7 @@ def test_counts_in_the_way_of_dividing_follow_the_devices(ways: tuple[str, str],
 def test_the_confounded_speedup():
     four, eight = reference("olivia-gh200")
     assert (four.code, four.severity, four.place) == ("SY303", "warning", "table test 2, line 6")
-    for part in ("14.2x", "355 %", "fp32 to fp16", "batch_per_device 32 to 256", "workers_per_device 0 to 8"):
+    for part in ("14.2x", "355 %", "fp32 to fp16", "batch 32 to 256", "loader.workers 0 to 8"):
         assert part in four.message
     assert eight.code == "SY303"
     assert "86.1 %" in eight.evidence
@@ -520,16 +520,16 @@ def test_cut_digits_are_one_note():
 
 def test_two_batches_are_two_curves():
     rows = [(1, 2, "7.57", ""), (1, 4, "8.51", ""), (8, 2, "44.55", "5.88"), (8, 4, "50.56", "5.94")]
-    head = "devices,batch_per_device,metric,value,unit\n"
+    head = "devices,batch,metric,value,unit\n"
     text = head + "".join(f"{n},{b},throughput,{r},images/s\n{n},{b},speedup,{s},x\n" for n, b, r, s in rows)
     assert found(text, *MINE, "SY312") == []
     (wrong,) = found(text.replace("5.94", "6.67"), *MINE, "SY312")
     assert (wrong.code, wrong.place, wrong.wrong[0].recomputed) == ("SY508", "line 8", "5.941")
-    assert "relative to the row with devices 1, batch_per_device 2; relative to its base" in wrong.message
+    assert "relative to the row with devices 1, batch 2; relative to its base" in wrong.message
 
 
 def test_strong_scaling_by_accumulation_may_be_superlinear():
-    head = "devices,batch_per_device,grad_accumulation,global_batch,parallelism,metric,value,unit\n"
+    head = "devices,batch,accumulation,global_batch,parallel,metric,value,unit\n"
     row = "{n},32,{steps},4096,DDP,throughput,{rate},sequences/s\n{n},32,{steps},4096,DDP,speedup,{speedup},x\n"
     text = head + row.format(n=1, steps=128, rate="35.32", speedup="1.00")
     text += row.format(n=4, steps=32, rate="193.08", speedup="5.47")
@@ -537,12 +537,10 @@ def test_strong_scaling_by_accumulation_may_be_superlinear():
 
 
 def test_a_slip_of_the_batch_is_one_finding_for_all_its_rows():
-    head = "devices,parallelism,batch_per_device,grad_accumulation,global_batch,metric,value,unit\n"
+    head = "devices,parallel,batch,accumulation,global_batch,metric,value,unit\n"
     text = head + "".join(f"{n},DDP,126,{64 // n},8192,throughput,{n}00.5,images/s\n" for n in (1, 2, 4))
     (finding,) = found(text, "SY509")
-    assert [(entry.name, entry.printed, entry.recomputed) for entry in finding.wrong] == [
-        ("batch_per_device", "126", "128")
-    ] * 3
+    assert [(entry.name, entry.printed, entry.recomputed) for entry in finding.wrong] == [("batch", "126", "128")] * 3
 
 
 @pytest.mark.parametrize(

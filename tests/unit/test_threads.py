@@ -103,8 +103,8 @@ def test_what_a_launcher_passes_on() -> None:
     ("settings", "word"),
     [
         ({"device": "cpu"}, "/1"),
-        ({"device": "cpu", "ranks": 2}, "/2"),
-        ({"device": "cpu", "ranks": 2, "most_ranks": 8}, "/8"),
+        ({"device": "cpu", "devices": 2}, "/2"),
+        ({"device": "cpu", "devices": 2, "most_devices": 8}, "/8"),
         ({"device": "cpu", "threads": 5}, ""),
         ({}, None),
     ],
@@ -142,12 +142,12 @@ def study(**sweep: Any) -> Study:
 
 
 def test_every_run_knows_the_largest_of_its_study() -> None:
-    found = expand(study(ranks=(1, 2, 4), batch=(8, 16)))
-    assert {(run.ranks, run.most_ranks) for run in found.runs} == {(1, 4), (2, 4), (4, None)}
+    found = expand(study(devices=(1, 2, 4), batch=(8, 16)))
+    assert {(run.devices, run.most_devices) for run in found.runs} == {(1, 4), (2, 4), (4, None)}
     more = further_runs(found, [(found.runs[0], 2, 1)])
-    assert more.runs[0].most_ranks == found.runs[0].most_ranks
+    assert more.runs[0].most_devices == found.runs[0].most_devices
     # It is not a setting: the same run in a larger study has the same name.
-    alone = expand(study(ranks=(1,), batch=(8, 16)))
+    alone = expand(study(devices=(1,), batch=(8, 16)))
     assert {cell.name for cell in alone.cells} < {cell.name for cell in found.cells}
 
 
@@ -169,7 +169,7 @@ def test_every_run_knows_the_largest_of_its_study() -> None:
 def test_jobs_of_a_site(pool: dict[str, Any], device: str, ranks: int, sharing: int) -> None:
     nodes = Pool(architecture="x86_64", devices_per_node=4, **pool)
     place = Place(Site(name="here", scheduler="slurm", pools={"p": nodes}), "p")
-    spec = make_spec(workload="tiny", device=device, ranks=ranks, most_ranks=2)
+    spec = make_spec(workload="tiny", device=device, devices=ranks, most_devices=2)
     assert shape_of(spec, place, 60).sharing == sharing
 
 
@@ -182,7 +182,7 @@ def measured(simulate: Simulate, family: str, ranks: int, count: int, step_s: fl
     for job in range(3):
         truth = SimTruth(step_time_s=step_s, noise=Noise(kind="normal"))
         spec = RunSpec(
-            run_id=f"r{ranks}-{job}", configuration=f"c{ranks}", study="s", ranks=ranks, seed=job, repeat=job,
+            run_id=f"r{ranks}-{job}", configuration=f"c{ranks}", study="s", devices=ranks, seed=job, repeat=job,
             budget=Budget(min_steps=200, max_steps=200, min_seconds=0), sim=truth,
         )  # fmt: skip
         record = simulate(spec)
@@ -204,7 +204,7 @@ def test_on_cpus_other_threads_are_another_device(simulate: Simulate) -> None:
     assert "threads 2 vs 1" in found.message
     # The side with more threads is measured again.
     assert found.command.startswith("steelyard run tiny --device cpu --threads 1 ")
-    assert "--ranks" not in found.command
+    assert "--devices" not in found.command
     (curve,) = scaling(summarise(records))
     assert curve.blocked
     assert "efficiency" not in " ".join(scaling_lines(curve, "s")).partition("fix:")[0]
@@ -272,6 +272,7 @@ def test_a_comparison_names_what_differs_with_its_factor(simulate: Simulate) -> 
     a, b = (row_of(summarise(measured(simulate, "cuda", ranks, 4))[0]) for ranks in (1, 2))
     told = " ".join(lines(compare([a], [b], factor="devices"), "A", "B"))
     assert "Factor: devices; figure: throughput Differs with it: global_batch 32 vs 64" in told
-    b = dataclasses.replace(b, settings={**a.settings, "grad_accumulation": 2, "global_batch": 64})
-    told = " ".join(lines(compare([a], [b], factor="batch"), "A", "B"))
-    assert "Differs with it: global_batch 32 vs 64, grad_accumulation 1 vs 2" in told
+    b = dataclasses.replace(b, settings={**a.settings, "accumulation": 2, "global_batch": 64})
+    told = " ".join(lines(compare([a], [b], factor="batches"), "A", "B"))
+    assert "Differs with it: global_batch 32 vs 64, accumulation 1 vs 2" in told
+    assert "accumulation 1 vs 2 (SY104)" in " ".join(lines(compare([a], [b], factor="batch"), "A", "B"))

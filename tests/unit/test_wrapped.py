@@ -40,7 +40,7 @@ TOKENS, PADDING, LABELS = 1000.0, 250.0, 600.0
 COMMAND = ("torchrun", "--nproc-per-node", "2", "train.py", "--batch", "8")
 SETTINGS = {
     "batch": "8", "accumulation": "4", "precision": "bf16", "compile": "on", "parallel": "ddp", "optimizer": "AdamW",
-    "loader_workers": "3", "pin_memory": "true", "float32_products": "tf32", "torch": "2.5.1", "device": "cpu",
+    "loader.workers": "3", "loader.pin_memory": "true", "float32_products": "tf32", "torch": "2.5.1", "device": "cpu",
 }  # fmt: skip
 NAN = float("nan")
 TIMES = STEP_S * (1 + 0.01 * np.random.default_rng(0).standard_normal(STEPS))
@@ -144,7 +144,7 @@ def test_a_program_of_two_ranks_has_exact_figures_and_its_settings(raw: Raw) -> 
     assert record.steady is not None
     assert record.steady.answer == "steady"
     spec, seen = record.spec, record.wrapped
-    assert (spec.ranks, spec.batch, spec.accumulation, spec.precision, spec.compile) == (2, 8, 4, "bf16", "default")
+    assert (spec.devices, spec.batch, spec.accumulation, spec.precision, spec.compile) == (2, 8, 4, "bf16", "default")
     assert (spec.parallel, spec.loader.place, spec.loader.workers, spec.loader.pin_memory) == ("ddp", "host", 3, True)
     assert (spec.program, spec.run_id, spec.configuration) == (raw.spec.program, "run", "train-1")
     assert seen is not None
@@ -217,7 +217,7 @@ def test_unknown_tokens_padding_and_labels_have_a_reason(raw: Raw, tmp_path: Pat
 
 def test_a_setting_that_was_not_read_back_is_named(raw: Raw) -> None:
     raw.rank(0, 1, batch=None, accumulation=None)
-    raw.tell(0, "settings", {"values": {"precision": "fp64", "loader_workers": "-1"}})
+    raw.tell(0, "settings", {"values": {"precision": "fp64", "loader.workers": "-1"}})
     raw.end()
     record = raw.record()
     assert record.wrapped is not None
@@ -245,7 +245,7 @@ def test_without_python_there_is_only_the_process(raw: Raw) -> None:
     assert "throughput_job" not in record.quantities
     assert codes(record) == {"SY619"}
     assert set(record.wrapped.unknown) == {
-        "ranks", "batch", "accumulation", "precision", "compile", "parallel", "loader.workers",
+        "devices", "batch", "accumulation", "precision", "compile", "parallel", "loader.workers",
     }  # fmt: skip
 
 
@@ -282,7 +282,7 @@ def test_the_energy_of_a_program_is_that_of_its_steps(tmp_path: Path, *, known: 
         step_time_s=0.05, power=Power(idle_w=80, compute_w=300), sensors=(Sensor(period_s=0.02),),
         node=Node(devices_per_node=2),
     )  # fmt: skip
-    simulated, raw = make_spec(ranks=4, sim=truth), Raw(tmp_path / "raw")
+    simulated, raw = make_spec(devices=4, sim=truth), Raw(tmp_path / "raw")
     (raw.path / observe.SPEC_FILE).write_text(record_text(simulated), encoding="utf-8")
     run_directory(raw.path)
     before = derive(raw.path)
@@ -487,7 +487,7 @@ def rows(tmp_path: Path, *sides: dict[str, Any]) -> list[Row]:
 
 def test_two_runs_of_one_program_are_comparable(tmp_path: Path) -> None:
     a, b = rows(tmp_path, {}, {"settings": {"compile": "off"}})
-    assert (a.get("model"), a.get("model_options"), a.get("batch_per_device")) == ("train (program)", "none", 8)
+    assert (a.get("model"), a.get("model_options"), a.get("batch")) == ("train (program)", "none", 8)
     (made,) = compare([a], [b], factor="compile").comparisons
     assert [found.code for found in made.findings if found.severity == "error"] == []
     assert made.ratios[0].answer in ("ratio", "none")
@@ -524,7 +524,7 @@ def test_settings_that_a_program_hides_are_named(tmp_path: Path) -> None:
     made = compare([a], [b]).comparisons[0]
     messages = [found.message for found in made.findings if found.code == "SY108" and found.severity == "warning"]
     assert messages == [
-        "not known to be the same on both sides: batch_per_device (8), global_batch (64)",
+        "not known to be the same on both sides: batch (8), global_batch (64)",
         "unknown on both sides: precision",
     ]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Row
 
 SHARE = 0.9
-FACTOR = "batch_per_device"
+FACTOR = "batch"
 FIELD = "batch"
 UNCHANGED = "SY111"
 # Settings and environment. The intervals show how many jobs there are and where they ran.
@@ -182,7 +182,7 @@ def _collect_times(cell: CellSummary) -> BatchTimes:
 def _per_micro_batch(cell: CellSummary) -> int:
     """Return the micro-batches of the whole job per step; the knee is in samples per micro-batch."""
     spec = cell.records[0].spec
-    return spec.ranks * spec.accumulation
+    return spec.devices * spec.accumulation
 
 
 def _differing(cells: Sequence[CellSummary]) -> tuple[Finding, ...]:

@@ -18,7 +18,7 @@ from steelyard.estimate.student import student_t
 from steelyard.inputs.command import extend, join, run_again, run_longer
 from steelyard.rules.rule import check
 from steelyard.rules.table.row import Pair
-from steelyard.rules.table.settings import FOLLOWS, SETTINGS, alike, confounders, differences, shown
+from steelyard.rules.table.settings import FOLLOWS, SETTINGS, alike, confounders, differences, keys_named, shown
 from steelyard.stats.quotient import Estimate
 from steelyard.stats.ratio import MIN_JOBS
 
@@ -45,7 +45,7 @@ FAMILIES = ("SY2", "SY6")
 HANDLED = ("SY205", "SY207")
 TREND = "SY211"
 # Settings of a run that may be in effect without anybody having set them.
-IN_EFFECT = ("batch", "weights", "training", "input", "implementation", "threads", "tuning", "software")
+IN_EFFECT = ("batches", "weights", "training", "input", "implementation", "threads", "tuning", "software")
 LONGEST_REASON = 120
 MAX_RATIOS = 20_000
 MAX_JOBS = 30
@@ -259,7 +259,7 @@ def _figure(
     if by == "throughput":
         return rate, cell.unreliable
     if by == "cost" and tariff is not None:
-        charge = MILLION / HOUR_S * tariff.hourly(cell.records[0].spec.ranks)
+        charge = MILLION / HOUR_S * tariff.hourly(cell.records[0].spec.devices)
         return _inverse(rate, charge, f"{tariff.unit}s per million samples"), cell.unreliable
     whole, device = row.figures.get("throughput"), row.figures.get("throughput_per_device")
     if whole is None or device is None:
@@ -361,14 +361,14 @@ def _groups(
 def _apart(cells: Sequence[CellSummary]) -> list[str]:
     """Return the settings that keep configurations from being ranked together."""
     factors = _factors(cells)
-    meant = {key for key, role in SETTINGS.items() if key in factors or role in factors}
+    meant = {key for factor in factors for key in keys_named(factor)}
     meant |= {follows for key in meant for follows in FOLLOWS.get(key, ())}
     if meant & {"system", "accelerator"}:
         meant |= {key for key, role in SETTINGS.items() if role == "system"}
     return [
         key
         for key, role in SETTINGS.items()
-        if role in ALWAYS_APART or (key not in meant and (role in APART or key == "data_place"))
+        if role in ALWAYS_APART or (key not in meant and (role in APART or key == "loader.place"))
     ]
 
 

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Literal
 from steelyard import plugins
 from steelyard.analysis.ratios import Ratio, RatioQuestion, ratios, sense
 from steelyard.errors import InputError, Problem
+from steelyard.inputs import synonyms
 from steelyard.rules.rule import check
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import (
+    OPTION,
     SETTINGS,
     TUNABLE,
     alike,
     blocking,
     confounders,
     differences,
+    keys_named,
     meant_to_differ,
     shown,
 )
@@ -37,10 +40,11 @@ Verdict = Literal["comparable", "comparable with warnings", "only a bound", "not
 How = Literal["as selected", "equal settings", "best against best", "nearest settings"]
 
 # Names of options of `steelyard run` and fields of a spec.
-ALIASES = {
-    "ranks": "devices", "workers": "workers_per_device", "loader.workers": "workers_per_device", "mode": "phase",
-    "workload": "model", "parallel": "parallelism", "accumulation": "grad_accumulation", "loader.place": "data_place",
-    "loader.prefetch": "prefetch", "loader.pin_memory": "pin_memory", "data": "data", "torch": "framework",
+# Names of a study for what a row names otherwise, because its machine, model or data may be somebody else's.
+NAMED_OTHERWISE = {
+    "workload": "model", "device": "system", "data.format": "dataset", "data.path": "dataset",
+    "sim.input.samples_per_s": "input_rate", "sim.collective.message_bytes": "model_options",
+    "sim.memory.bytes_per_sample": "model_options", "sim.memory.fixed_bytes": "model_options",
 }  # fmt: skip
 # Settings that group rows by the same work before the best of a side is taken.
 GROUPED = ("work", "data", "amount", "arithmetic", "training")
@@ -51,7 +55,7 @@ TREND = "SY211"
 UNCHANGED = "SY111"
 OF_SETTINGS = "SY1"
 # Factors that need not be given if nothing else differs. Another model or other data is other work: never these.
-INFERRED = ("batch", "precision", "input", "implementation", "devices")
+INFERRED = ("batch", "accumulation", "precision", "input", "implementation", "devices")
 MAX_ROWS = 5000
 MAX_PAIRS = 10_000
 MAX_SAME = 100
@@ -126,13 +130,15 @@ def compare(
         names = () if any(map(_is_only_difference, usual.comparisons)) else INFERRED
         tried = [compare(a, b, factor=name, metric=metric, asked=asked) for name in names]
         fitting = [one for one in tried if any(map(_is_only_difference, one.comparisons))]
-        if len(fitting) == 1:
+        if len({SETTINGS.get(one.factor, one.factor) for one in fitting}) == 1:
+            # Of batch and accumulation, which may change against each other, the batch.
             return replace(fitting[0], inferred=True)
         return compare(a, b, metric=metric, force=force, asked=asked) if force else usual
     factor = require_factor(factor)
     judge = partial(_judge, force=force, asked=asked)
     left_out: list[str] = []
     first, second = _with_figure(a, b, metric, left_out)
+    _require_option(factor, (*first, *second))
     if len(first) == len(second) and all(map(_same_row, first, second)):
         what = first[0].place if len(first) == 1 else f"the same {len(first)} configurations"
         problem = Problem("selection", f"both sides are {what}", "two configurations, rows or runs that differ")
@@ -161,12 +167,23 @@ def compare(
 
 
 def require_factor(name: str) -> str:
-    """Return a setting or a group of settings; InputError for anything else."""
-    name = ALIASES.get(name, name)
-    known = [*(key for key, role in SETTINGS.items() if role != "evidence"), *dict.fromkeys(SETTINGS.values())]
-    if name not in known or name == "evidence":
-        raise plugins.unknown("factor", name, list(dict.fromkeys(known)))
+    """Return a setting, an option of the model or a group of settings; InputError for anything else."""
+    if name.startswith(OPTION) and len(name) > len(OPTION):
+        return name
+    name = NAMED_OTHERWISE.get(name, name)
+    settings = [key for key, role in SETTINGS.items() if role != "evidence"]
+    known = list(dict.fromkeys([*settings, *(SETTINGS[key] for key in settings)]))
+    if name not in known:
+        raise plugins.unknown("factor", name, known, synonyms.setting_for(name, known))
     return name
+
+
+def _require_option(factor: str, rows: Sequence[Row]) -> None:
+    """Raise InputError if the factor is an option of the model that no row has."""
+    stated = {part.partition("=")[0] for row in rows for part in shown(row.get("model_options")).split(", ")}
+    known = sorted(f"{OPTION}{key}" for key in stated if key not in ("", "none", "unknown"))
+    if factor.startswith(OPTION) and factor not in known:
+        raise plugins.unknown("factor", factor, known or ["a setting that the rows state"])
 
 
 def _with_figure(a: Sequence[Row], b: Sequence[Row], metric: str, left_out: list[str]) -> tuple[list[Row], list[Row]]:
@@ -237,7 +254,7 @@ def _partners(a: list[Row], b: list[Row], factor: str, metric: str, left_out: li
             if not _same_row(a[i], b[j]) and not blocking(pair):
                 # Settings that people choose, beside the factor, in which the two differ.
                 told = sum(entry.role not in ("software", "environment") for entry in confounders(pair))
-                distance = sum(entry.role in ("size", "batch") for entry in differences(pair.a, pair.b))
+                distance = sum(entry.role in ("size", "batches") for entry in differences(pair.a, pair.b))
                 near.append((told, distance, i, j))
         for told, _, i, j in sorted(near):
             if i not in used_a and j not in used_b:
@@ -260,7 +277,8 @@ def _pair_exactly(a: list[Row], b: list[Row], factor: str) -> list[tuple[int, in
 
     No other pair can be nearer: these are taken first, without trying every pair.
     """
-    keys = [key for key, role in SETTINGS.items() if role not in UNCHOSEN and factor not in (key, role)]
+    named = keys_named(factor)
+    keys = [key for key, role in SETTINGS.items() if role not in UNCHOSEN and key not in named]
     there: dict[tuple[str, ...], list[int]] = {}
     for j, row in enumerate(b):
         there.setdefault(tuple(shown(row.get(key)) for key in keys), []).append(j)
@@ -326,7 +344,7 @@ def _tell_apart(made: list[Comparison]) -> list[Comparison]:
         for key, role in SETTINGS.items()
         if role not in ("evidence", "environment") and len({shown(row.get(key)) for row in rows}) > 1
     ]
-    if "batch_per_device" in keys and "global_batch" in keys:
+    if "batch" in keys and "global_batch" in keys:
         keys.remove("global_batch")
     if "model" in keys and "task" in keys:
         keys.remove("task")

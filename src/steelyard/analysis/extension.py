@@ -53,7 +53,7 @@ class Need:
     @property
     def device_hours(self) -> float:
         """Estimated device-hours of all."""
-        return self.time_s * self.spec.ranks / 3600
+        return self.time_s * self.spec.devices / 3600
 
 
 @dataclass(frozen=True)

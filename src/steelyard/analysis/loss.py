@@ -86,7 +86,7 @@ def parts_of(records: Sequence[RunRecord]) -> Parts:
     if compute is not None and launching is not None:
         # Launching belongs to the program, whatever the number of devices.
         compute = tuple(a + b for a, b in zip(compute, launching, strict=True))
-    several = any(record.spec.ranks > 1 for record in records)
+    several = any(record.spec.devices > 1 for record in records)
     transfer = _times(records, total, "exposed_transfer_share" if several else "exposed_comm_share")
     if wait is None:
         reasons["input"] = "the time waiting for input is not known here"

@@ -51,7 +51,7 @@ def forecast(expansion: Expansion, records: Iterable[RunRecord]) -> StudyForecas
         if spec.configuration in found:
             seconds = predict_s(found[spec.configuration], spec)
             hours += seconds / 3600
-            device_hours += seconds * spec.ranks / 3600
+            device_hours += seconds * spec.devices / 3600
     unknown = tuple(cell.name for cell in expansion.cells if cell.name not in found)
     return StudyForecast(device_hours, hours, unknown)
 

@@ -280,7 +280,7 @@ def request(
 
 def basis_of(plan: WorkPlan, cells: Sequence[CellSummary], curve: Scaling | None) -> Basis:
     """Return the jobs at the requested number of devices, or else the nearest on the safe side."""
-    by_count = {cell.records[0].spec.ranks: cell for cell in cells if cell.throughput.value}
+    by_count = {cell.records[0].spec.devices: cell for cell in cells if cell.throughput.value}
     if not by_count:
         raise InputError(
             "no run of the selection has a throughput: hours cannot be calculated",
@@ -464,7 +464,7 @@ def count_failures(plan: WorkPlan, cells: Sequence[CellSummary], planned_h: floa
     """
     runs = [record for cell in cells for record in cell.records if record.status.code in (*LOST, *MEASURED)]
     lost = sum(record.status.code in LOST for record in runs)
-    hours = math.fsum(_held_s(record) * record.spec.ranks for record in runs) / HOUR_S
+    hours = math.fsum(_held_s(record) * record.spec.devices for record in runs) / HOUR_S
     found = Failures(lost, len(runs), hours, ASSUMED_RATE, "assumed")
     telling = hours >= TELLING_SHARE * planned_h
     most = found.most * plan.devices / HOUR_S

@@ -72,12 +72,12 @@ VOLATILE = (
 )
 # Settings that are read back from a program, and the settings of a row that come from each.
 READ_BACK = {
-    "batch": ("batch_per_device", "global_batch"),
-    "accumulation": ("grad_accumulation", "global_batch"),
+    "batch": ("batch", "global_batch"),
+    "accumulation": ("accumulation", "global_batch"),
     "precision": ("precision", "float32_products"),
     "compile": ("compile",),
-    "parallel": ("parallelism", "backend"),
-    "loader.workers": ("data_place", "workers_per_device", "prefetch", "pin_memory"),
+    "parallel": ("parallel", "backend"),
+    "loader.workers": ("loader.place", "loader.workers", "loader.prefetch", "loader.pin_memory"),
 }
 LEVELS = (
     "seen only from outside",
@@ -128,9 +128,9 @@ def _settings(record: RunRecord) -> Settings:
         **_machine(record),
         **_work(record),
         **_arithmetic(record),
-        "batch_per_device": record.spec.batch,
+        "batch": record.spec.batch,
         "global_batch": record.spec.step_samples,
-        "grad_accumulation": record.spec.accumulation,
+        "accumulation": record.spec.accumulation,
         **_input(record),
         **_implementation(record),
         **_tuning(record),
@@ -142,7 +142,7 @@ def _settings(record: RunRecord) -> Settings:
 def _of_program(record: RunRecord, seen: WrappedRun) -> Settings:
     """Return the settings of a program that replace those of a workload; None: it could not be read back."""
     spec, program = record.spec, record.spec.program
-    known = [name for name in (*READ_BACK, "ranks") if name not in seen.unknown]
+    known = [name for name in (*READ_BACK, "devices") if name not in seen.unknown]
     hidden: Settings = {key: None for name, keys in READ_BACK.items() if name in seen.unknown for key in keys}
     # A program chooses these itself, and nobody asks it.
     hidden |= dict.fromkeys(("dataset", "data_identity", "channels_last", "deterministic", "preset", "numa", "threads"))
@@ -156,7 +156,7 @@ def _of_program(record: RunRecord, seen: WrappedRun) -> Settings:
     return hidden | {
         "model": f"{spec.workload} (program)",
         "model_options": "; ".join(filter(None, options)) or "none",
-        "phase": "train",
+        "mode": "train",
         "precision": _effect(record, "precision"),
         "optimizer_kernel": kernel,
         "attention": attention,
@@ -195,7 +195,7 @@ def _machine(record: RunRecord) -> Settings:
         "accelerator": accelerator or spec.device,
         "device_scope": device.scope if device and known else None,
         "dies": device.dies if device and known else None,
-        "devices": spec.ranks,
+        "devices": spec.devices,
         "nodes": int(nodes) if nodes.isdigit() else None,
     }
 
@@ -225,11 +225,11 @@ def _work(record: RunRecord) -> Settings:
         "model_options": ", ".join(f"{key}={options[key]}" for key in sorted(options)) or "none",
         "dataset": kind if kind in (*NAMED_DATA, SYNTHETIC) else None,
         "data_identity": data.identity[:DIGEST_DIGITS] if data else None if spec.data else SYNTHETIC,
-        "phase": spec.mode,
+        "mode": spec.mode,
         "serving": offline(spec),
         "epoch_samples": samples,
         "last_batch": spec.last_batch if samples is not None else None,
-        "quality_target": spec.quality.target if spec.quality else None,
+        "quality.target": spec.quality.target if spec.quality else None,
     }
 
 
@@ -255,16 +255,16 @@ def _input(record: RunRecord) -> Settings:
     """Return how data arrives, without settings that have no effect: data on the device needs no workers."""
     spec = record.spec
     loader, simulated = spec.loader, spec.sim.input
-    found: Settings = {"data_place": loader.place}
+    found: Settings = {"loader.place": loader.place}
     if loader.place == "host":
-        pinned = _effect(record, "pin_memory")
-        found |= {"workers_per_device": loader.workers}
-        found["pin_memory"] = loader.pin_memory if pinned is None else pinned == "true"
+        pinned = _effect(record, "loader.pin_memory")
+        found |= {"loader.workers": loader.workers}
+        found["loader.pin_memory"] = loader.pin_memory if pinned is None else pinned == "true"
     if loader.workers:
-        found["prefetch"] = loader.prefetch
+        found["loader.prefetch"] = loader.prefetch
     if spec.device_family == "sim" and simulated.samples_per_s is not None:
         # The simulated device has no loader processes; the rate of its pipeline replaces them.
-        found |= {"input_rate": simulated.samples_per_s, "prefetch": simulated.prefetch_batches}
+        found |= {"input_rate": simulated.samples_per_s, "loader.prefetch": simulated.prefetch_batches}
         found["input_restart_s"] = simulated.epoch_restart_s
     if record.data is not None:
         found["filesystem"] = record.data.filesystem
@@ -275,12 +275,12 @@ def _implementation(record: RunRecord) -> Settings:
     spec = record.spec
     parallel = _effect(record, "parallel") or (spec.parallel if spec.mode == "train" else "replicas")
     # A single rank divides nothing, but sharding may still be in effect on it and take time.
-    several = spec.ranks > 1 or (_effect(record, "parallel") in PARALLELISM)
+    several = spec.devices > 1 or (_effect(record, "parallel") in PARALLELISM)
     layout, threads = _effect(record, "channels_last"), _effect(record, "threads")
     backend = _effect(record, "backend") or spec.backend
     version = _fact(record, "torch.version")
     return {
-        "parallelism": PARALLELISM.get(parallel, parallel) if several else None,
+        "parallel": PARALLELISM.get(parallel, parallel) if several else None,
         "backend": backend if several else None,
         "compile": spec.compile if _effect(record, "compiled") != "false" else "off",
         "kv_cache": spec.kv_cache if spec.mode == "generate" else None,

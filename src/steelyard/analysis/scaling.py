@@ -155,10 +155,10 @@ def scaling(
     groups = _curves(cells, declared)
     whole = [(label, group) for label, group in groups if len(group) > 1]
     if not whole:
-        counts = sorted({cell.records[0].spec.ranks for cell in cells})
+        counts = sorted({cell.records[0].spec.devices for cell in cells})
         raise InputError(
             f"scaling needs at least two device counts; the selection has {', '.join(map(str, counts))}",
-            next_step="run a study with [sweep] ranks = [1, 2, 4, 8], or select more of its configurations",
+            next_step="run a study with [sweep] devices = [1, 2, 4, 8], or select more of its configurations",
         )
     measured = [(label, group, *_make_sizes(group)) for label, group in whole]
     found = [
@@ -172,7 +172,7 @@ def scaling(
             f"only {len(sizes)} of {len(group)} device counts have a throughput",
             problems=tuple(Problem(_devices(count), ended, "a run that completes") for count, ended in missing),
         )
-    alone = [f"{_devices(group[0].records[0].spec.ranks)}, {label}" for label, group in groups if len(group) == 1]
+    alone = [f"{_devices(group[0].records[0].spec.devices)}, {label}" for label, group in groups if len(group) == 1]
     alone += [
         f"{label} ({'; '.join(f'{_devices(count)}: {ended}' for count, ended in missing)})"
         for label, _, sizes, missing in measured
@@ -191,7 +191,7 @@ def _refuse_collectives(cells: Sequence[CellSummary]) -> None:
         raise InputError(
             "a collective has no speed-up: more devices do not make more of it",
             problems=(problem,),
-            next_step=f"steelyard compare {study}:ranks=N {study}:ranks=M --factor devices --metric bus_bandwidth",
+            next_step=f"steelyard compare {study}:devices=N {study}:devices=M --factor devices --metric bus_bandwidth",
         )
 
 
@@ -202,7 +202,7 @@ def _curves(cells: Sequence[CellSummary], declared: Declared | None) -> list[tup
     rows = {cell.cell: row_of(cell) for cell in cells}
     settings = {cell.cell: _chosen(cell, rows[cell.cell]) for cell in cells}
     varied = _varied(cells, settings)
-    names = [name for name in varied if SETTINGS[name] != "batch"]
+    names = [name for name in varied if SETTINGS[name] != "batches"]
     if len(names) == len(varied):
         return _grouped(cells, rows, settings, names, None)
     # Without a declaration, the kind that leaves the fewest and thus longest curves.
@@ -245,8 +245,8 @@ def _chosen(cell: CellSummary, row: Row) -> dict[str, str | None]:
     spec = cell.records[0].spec
     # One device divides nothing, but may have been requested as the base of a way to divide the work.
     asked = (
-        {"parallelism": PARALLELISM.get(spec.parallel, spec.parallel), "backend": spec.backend}
-        if spec.ranks == 1
+        {"parallel": PARALLELISM.get(spec.parallel, spec.parallel), "backend": spec.backend}
+        if spec.devices == 1
         else {}
     )
     found: dict[str, str | None] = {}
@@ -262,7 +262,7 @@ def _varied(cells: Sequence[CellSummary], settings: dict[str, dict[str, str | No
     """Return settings in which configurations with the same number of devices differ: those make several curves."""
     by_count: dict[int, list[dict[str, str | None]]] = {}
     for cell in cells:
-        by_count.setdefault(cell.records[0].spec.ranks, []).append(settings[cell.cell])
+        by_count.setdefault(cell.records[0].spec.devices, []).append(settings[cell.cell])
     names = [key for key, role in SETTINGS.items() if role not in ASIDE]
     return [
         name for name in names if any(len({entry[name] for entry in same} - {None}) > 1 for same in by_count.values())
@@ -275,7 +275,7 @@ def _join(groups: dict[Key, list[CellSummary]], key: Key, cell: CellSummary) -> 
         group
         for other, group in groups.items()
         if all(mine in (None, theirs) for (_, mine), (_, theirs) in zip(key, other, strict=True))
-        and cell.records[0].spec.ranks not in _counts(group)
+        and cell.records[0].spec.devices not in _counts(group)
     ]
     for group in fitting:
         group.append(cell)
@@ -288,7 +288,7 @@ def _lend_single(groups: dict[Key, list[CellSummary]], rows: dict[str, Row]) -> 
     singles: dict[Key, list[CellSummary]] = {}
     for key, group in groups.items():
         for cell in group:
-            if cell.records[0].spec.ranks == 1 and rows[cell.cell].get("parallelism") is None:
+            if cell.records[0].spec.devices == 1 and rows[cell.cell].get("parallel") is None:
                 singles.setdefault(_undivided(key), []).append(cell)
     for key, group in groups.items():
         fitting = singles.get(_undivided(key), [])
@@ -297,11 +297,11 @@ def _lend_single(groups: dict[Key, list[CellSummary]], rows: dict[str, Row]) -> 
 
 
 def _undivided(key: Key) -> Key:
-    return tuple(entry for entry in key if entry[0] not in ("parallelism", "backend"))
+    return tuple(entry for entry in key if entry[0] not in ("parallel", "backend"))
 
 
 def _counts(group: Sequence[CellSummary]) -> set[int]:
-    return {cell.records[0].spec.ranks for cell in group}
+    return {cell.records[0].spec.devices for cell in group}
 
 
 def _batch_key(row: Row, kind: Declared) -> tuple[str, str]:
@@ -316,7 +316,7 @@ def _batch_key(row: Row, kind: Declared) -> tuple[str, str]:
 def _refuse_doubles(group: Sequence[CellSummary], rows: dict[str, Row]) -> None:
     by_count: dict[int, list[CellSummary]] = {}
     for cell in group:
-        by_count.setdefault(cell.records[0].spec.ranks, []).append(cell)
+        by_count.setdefault(cell.records[0].spec.devices, []).append(cell)
     for count, same in by_count.items():
         if len(same) > 1:
             names = labels(same)
@@ -442,8 +442,8 @@ def _analyse(
 
 def _make_sizes(cells: Sequence[CellSummary]) -> tuple[list[_Size], Missing]:
     sizes, missing = [], []
-    for cell in sorted(cells, key=lambda cell: cell.records[0].spec.ranks):
-        devices = cell.records[0].spec.ranks
+    for cell in sorted(cells, key=lambda cell: cell.records[0].spec.devices):
+        devices = cell.records[0].spec.devices
         records = tuple(
             record
             for record in cell.records

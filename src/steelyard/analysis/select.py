@@ -10,6 +10,7 @@ from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import CellSummary, summarise
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError, Problem, nearest, refusal
+from steelyard.inputs.synonyms import setting_for
 from steelyard.rules.table.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -96,7 +97,9 @@ def _require_key(key: str, name: str, entries: list[tuple[T, dict[str, Any]]]) -
     if key not in known:
         # Specs have many names; people compare by those of rows.
         some = [setting for setting in known if setting in SETTINGS]
-        raise refusal(Problem(f"{name}:{key}", "no such setting", ", ".join(some), near=nearest(key, known)))
+        near = setting_for(key, known) or nearest(key, known)
+        listed = "steelyard explain settings"
+        raise refusal(Problem(f"{name}:{key}", "no such setting", ", ".join(some), near=near, listed=listed))
 
 
 def all_settings(cell: CellSummary) -> dict[str, Any]:

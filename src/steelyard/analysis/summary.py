@@ -284,7 +284,7 @@ def _label_programs(cells: Sequence[CellSummary]) -> dict[str, str]:
         return {}
     named = {cell.cell: shorten(redact(" ".join(words_of(cell.spec)))[0], SHOWN_COMMAND) for cell in cells}
     if len(commands) == 1:
-        given = [{"ranks": cell.spec.ranks, **cell.spec.program.parameters} for cell in cells if cell.spec.program]
+        given = [{"devices": cell.spec.devices, **cell.spec.program.parameters} for cell in cells if cell.spec.program]
         keys = [key for key in given[0] if len({repr(values.get(key)) for values in given}) > 1]
         told = [", ".join(f"{key}={written(values.get(key))}" for key in keys) for values in given]
         named = {cell.cell: redact(text)[0] for cell, text in zip(cells, told, strict=True)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.compare import require_factor
+from steelyard.analysis.compare import NAMED_OTHERWISE, require_factor
 from steelyard.analysis.summary import settings_of
 from steelyard.errors import InputError
 from steelyard.inputs.study import setting
@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from steelyard.analysis.summary import CellSummary
 
 LONGEST_VALUE = 60
-# Settings of a spec that have another name in rows, or that belong to a machine or a model.
-FACTORS = {
-    "device": "system", "data.format": "dataset", "data.path": "dataset", "quality.target": "quality_target",
-    "sim.input.samples_per_s": "input_rate", "sim.collective.message_bytes": "model_options",
-    "sim.memory.bytes_per_sample": "model_options", "sim.memory.fixed_bytes": "model_options",
-}  # fmt: skip
 
 
 def swept_settings(cells: Sequence[CellSummary]) -> dict[str, tuple[Any, ...]]:
@@ -55,11 +49,7 @@ def grouped(cells: Sequence[CellSummary], key: str) -> list[tuple[str, list[Cell
 
 def factor_of(key: str) -> str | None:
     """Return the comparison factor for a setting of a spec, or None if the rules know no factor for it."""
-    if key in FACTORS:
-        return FACTORS[key]
-    if key.startswith("model."):
-        return "model_options"
-    if key.startswith("sim.") and not key.startswith("sim.input"):
+    if key.startswith("sim.") and key not in NAMED_OTHERWISE and not key.startswith("sim.input"):
         return "system"
     try:
         return require_factor(key)

@@ -146,7 +146,7 @@ def price(outcomes: Sequence[FigureVerdict], jobs: int) -> JobsPrice | None:
             return None
         each_s = jobs * sum(walls) / len(walls)
         wall_s += each_s
-        device_s += each_s * records[0].spec.ranks
+        device_s += each_s * records[0].spec.devices
     simulated = all(record.spec.device_family == "sim" for records in cells.values() for record in records)
     return JobsPrice(wall_s, None if simulated else device_s / 3600)
 

@@ -52,9 +52,9 @@ Answer = Literal["inside", "below", "above", "band", "too few machines"]
 FREE = ("software", "environment", "evidence")
 FREE_KEYS = ("system", "threads", "filesystem", "task")
 # Without these a figure says nothing about another one.
-CORE = ("model", "accelerator", "devices", "precision", "batch_per_device", "phase", "model_options", "system")
+CORE = ("model", "accelerator", "devices", "precision", "batch", "mode", "model_options", "system")
 # A message has neither a batch nor a phase.
-NO_CORE = {"bus_bandwidth": ("batch_per_device", "phase"), "algorithm_bandwidth": ("batch_per_device", "phase")}
+NO_CORE = {"bus_bandwidth": ("batch", "mode"), "algorithm_bandwidth": ("batch", "mode")}
 # Here the name of the system says what computes: the model of the CPU, or the truth of a simulated device.
 IN_SYSTEM = ("cpu", "simulated")
 MOST_RUNS = 20_000

@@ -35,7 +35,7 @@ from steelyard.rules.settings.claims import Unfair
 from steelyard.rules.statistics.claims import NotShown
 from steelyard.rules.table.peers import WORK_ROLES, keys_of
 from steelyard.rules.table.row import Pair, RowTable
-from steelyard.rules.table.settings import SETTINGS, confounders, differences, unclear
+from steelyard.rules.table.settings import SETTINGS, confounders, differences, keys_named, unclear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -368,7 +368,7 @@ def _check_credited(
 
 def _check_unchanged(factor: str, worked: Worked) -> tuple[bool, bool]:
     """Return whether the factor is the same in some pair of rows, and whether it is unknown in some."""
-    keys = [key for key, role in SETTINGS.items() if factor in (key, role)]
+    keys = keys_named(factor)
     same = unknown = False
     for a, b in worked.pairs:
         if not any(entry.key in keys for entry in differences(b, a)):

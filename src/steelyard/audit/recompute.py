@@ -26,7 +26,7 @@ SHOWN = 3
 HUGE = 1e12
 """Larger numbers are printed with an exponent."""
 # Settings that identify a row for readers, the most familiar first.
-TELLING = ("model", "dataset", "devices", "global_batch", "batch_per_device", "precision", "workers_per_device")
+TELLING = ("model", "dataset", "devices", "global_batch", "batch", "precision", "loader.workers")
 
 Kind = Literal["time", "rate", "other"]
 
@@ -161,7 +161,7 @@ def apart(row: Row, rows: Sequence[Row]) -> str:
 
 
 def named(key: str, row: Row) -> str:
-    """Format a setting: `4 devices`, `batch_per_device 32`, `ResNet50`."""
+    """Format a setting: `4 devices`, `batch 32`, `ResNet50`."""
     number = row.number(key)
     if number is None:
         return str(row.get(key))
@@ -279,7 +279,7 @@ def _count_step_samples(claim: Claim, row: Row) -> float:
     """Return the samples per step of the whole job, which are needed to compare step times."""
     if batch := row.number("global_batch"):
         return batch
-    return needed(claim, row, "batch_per_device") * devices(claim, row) * (row.number("grad_accumulation") or 1)
+    return needed(claim, row, "batch") * devices(claim, row) * (row.number("accumulation") or 1)
 
 
 def _guess_divisor(claim: Claim, gain: Reading, many: float) -> list[str]:

@@ -208,7 +208,7 @@ def _group_series(rows: list[Row], setting: str) -> list[list[Row]]:
     """Group rows that differ only in one setting and what follows from it; without such groups, return all as one."""
     role = SETTINGS[setting]
     free = {setting, *FOLLOWS.get(setting, ())}
-    free |= {key for key, its in SETTINGS.items() if its in _LOOSE or (its == role and role in ("batch", "size"))}
+    free |= {key for key, its in SETTINGS.items() if its in _LOOSE or (its == role and role in ("batches", "size"))}
     if role == "size":
         free |= follows_size(rows)
     keys = sorted({key for row in rows for key in row.settings} - free)
@@ -298,7 +298,7 @@ def _find_rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) 
     """Pair each claimed row with every row that differs only in the setting and what follows from it."""
     followers = {claim.setting, *FOLLOWS.get(claim.setting, ())}
     role = SETTINGS[claim.setting]
-    followers |= {key for key, its in SETTINGS.items() if its == role and role in ("batch", "size")}
+    followers |= {key for key, its in SETTINGS.items() if its == role and role in ("batches", "size")}
     if role == "size":
         followers |= follows_size(rows)
     keys = [key for key, its in SETTINGS.items() if key not in followers and its != "evidence"]

@@ -38,14 +38,14 @@ MAX_PLATFORMS = 200
 REQUIRED = ("metric", "value", "unit")
 OTHERS = ("source", "table", "note", "power_limit_w", "base")
 WHOLE = (
-    *("devices", "nodes", "batch_per_device", "global_batch", "grad_accumulation", "workers_per_device"),
-    *("epoch_samples", "epochs", "sequence_length", "prefetch", "threads", "unsteady_jobs", "busy_jobs"),
+    *("devices", "nodes", "batch", "global_batch", "accumulation", "loader.workers"),
+    *("epoch_samples", "epochs", "sequence_length", "loader.prefetch", "threads", "unsteady_jobs", "busy_jobs"),
 )
 NUMBERS = (
     *(*WHOLE, "learning_rate", "trend_percent"),
     *("power_capped_percent", "throttled_percent", "clock_loss_percent", "power_limit_percent"),
 )
-MAY_BE_ZERO = ("workers_per_device", "prefetch", "unsteady_jobs", "busy_jobs")
+MAY_BE_ZERO = ("loader.workers", "loader.prefetch", "unsteady_jobs", "busy_jobs")
 STATUSES = {"oom": "out_of_memory", "out of memory": "out_of_memory"}
 PLATFORM_COLUMNS = {
     "platform": "name",

@@ -18,7 +18,7 @@ NAME_COLUMNS = 14
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the checks; exit code 1 when one is wrong."""
-    plan = IntendedRun(arguments.results, arguments.data, arguments.nproc, arguments.loader_workers)
+    plan = IntendedRun(arguments.results, arguments.data, arguments.devices, arguments.loader_workers)
     trying = partial(trial, launcher=LocalLauncher())
     found = []
     for check in checks(HostView(), plan, trying, whereabouts(os.environ).message):

@@ -3,11 +3,11 @@
 import argparse
 import json
 
-from steelyard.analysis.compare import ALIASES
 from steelyard.audit.expect import expect, known_rows
 from steelyard.audit.table import BadCellError, setting
 from steelyard.cli.exit_codes import DONE, FAILED, UNDECIDED
 from steelyard.errors import InputError, Problem
+from steelyard.inputs.synonyms import setting_for
 from steelyard.plugins import unknown
 from steelyard.results.store import ResultFolder
 from steelyard.rules.table.row import Row, Setting
@@ -15,7 +15,8 @@ from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import known_units, printed, unit_of
 from steelyard.terminal.expect import expect_lines, expected_object
 
-OPTIONS = {"device": "accelerator", "batch": "batch_per_device", "precision": "precision", "ranks": "devices"}
+# The option --device names a part of the accelerator.
+OPTIONS = {"device": "accelerator", "batch": "batch", "precision": "precision", "devices": "devices"}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,11 +39,10 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Setting]:
     given = [(key, str(value)) for name, key in OPTIONS.items() if (value := getattr(arguments, name)) is not None]
     asked: dict[str, Setting] = {}
     for name, text in [*given, *arguments.stated]:
-        key = ALIASES.get(name, name)
-        if key not in SETTINGS:
-            raise unknown("setting", name, list(SETTINGS))
+        if name not in SETTINGS:
+            raise unknown("setting", name, list(SETTINGS), setting_for(name, list(SETTINGS)))
         try:
-            asked[key] = setting(key, text)
+            asked[name] = setting(name, text)
         except BadCellError as error:
             raise InputError(
                 f"{name}: {error.problem}", problems=(Problem(name, error.problem, error.valid),)

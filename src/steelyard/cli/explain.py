@@ -13,7 +13,8 @@ from steelyard.inputs.study import Study
 from steelyard.inputs.suite import Suite
 from steelyard.inputs.validate import json_schema
 from steelyard.rules.rule import Rule, codes, rule
-from steelyard.terminal.rule import overview, rule_object, terminal
+from steelyard.rules.table.settings import setting_groups
+from steelyard.terminal.rule import overview, rule_object, settings_lines, terminal
 from steelyard.terminal.text import table
 
 SCHEMAS = {
@@ -28,6 +29,10 @@ SCHEMAS = {
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain; exit code 2 when a name is unknown."""
+    if arguments.names == ["settings"]:
+        groups = setting_groups()
+        print(json.dumps(groups) if arguments.json else "\n".join(settings_lines(groups)))
+        return 0
     if len(arguments.names) == 1 and arguments.names[0] in SCHEMAS:
         schema = json_schema(SCHEMAS[arguments.names[0]][0])
         print(json.dumps(schema, indent=None if arguments.json else 2))
@@ -40,7 +45,17 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n\n".join("\n".join(terminal(entry)) for entry in found))
     else:
         schemas = table(["schema", "of"], [[name, text] for name, (_, text) in SCHEMAS.items()])
-        print("\n".join([*overview(), "", schemas, "", "next: steelyard explain CODE, or steelyard explain SCHEMA"]))
+        print(
+            "\n".join(
+                [
+                    *overview(),
+                    "",
+                    schemas,
+                    "",
+                    "next: steelyard explain CODE, steelyard explain SCHEMA, or steelyard explain settings",
+                ]
+            )
+        )
     return 0
 
 
@@ -53,5 +68,5 @@ def _find(name: str) -> Rule:
         return rule(name.upper())
     if name in SCHEMAS:
         raise InputError(f"{name}: print one schema at a time", next_step=f"steelyard explain {name}")
-    hint = did_you_mean(name.upper(), codes()) or did_you_mean(name.lower(), [*rules, *SCHEMAS])
+    hint = did_you_mean(name.upper(), codes()) or did_you_mean(name.lower(), [*rules, *SCHEMAS, "settings"])
     raise InputError(f"{name}: unknown code or schema{hint}", next_step="steelyard explain")

@@ -88,7 +88,9 @@ class Parser(argparse.ArgumentParser):
             if _LONG.fullmatch(word) or _SHORT.fullmatch(word):
                 name = word.partition("=")[0] if word.startswith("--") else word[:2]
                 if name not in self._option_string_actions:
-                    self.refuse(f"{_short(name)}: unknown option{did_you_mean(name, self._option_string_actions)}")
+                    ours = _option_for(name, self._option_string_actions)
+                    hint = f"; did you mean {ours}?" if ours else did_you_mean(name, self._option_string_actions)
+                    self.refuse(f"{_short(name)}: unknown option{hint}")
             elif inner:
                 if word not in inner:
                     self.refuse(f"{_short(word)}: must be {_listed(inner)}{did_you_mean(word, inner)}")
@@ -174,6 +176,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for the nearest known name, or nothing."""
     near = nearest(name[:SHOWN_VALUE], known)
     return f"; did you mean {near}?" if near else ""
+
+
+def _option_for(name: str, known: Iterable[str]) -> str:
+    """Return the option for a setting that other tools call so; empty if there is none."""
+    # Imported late: most command lines have no mistake.
+    from steelyard.inputs.synonyms import STUDY
+
+    words = STUDY.get(name.lstrip("-").replace("-", "_"), "").removeprefix("run.").replace("_", "-").split(".")
+    options = ("--" + "-".join(words), f"--{words[-1]}")
+    return next((option for option in options if option in known), "")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -25,9 +25,9 @@ from steelyard.terminal.tables import cells_lines
 COMMAND = "steelyard run"
 # Options that are settings of the RunSpec under the same name, and those of its parts.
 SETTINGS = (
-    "device", "mode", "ranks", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel", "backend",
-    "kv_cache", "threads", "preset", "cudnn_benchmark", "optimizer_kernel", "gradient_as_bucket_view", "attention",
-    "numa", "data", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s",
+    "device", "mode", "devices", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel",
+    "backend", "kv_cache", "threads", "preset", "cudnn_benchmark", "optimizer_kernel", "gradient_as_bucket_view",
+    "attention", "numa", "data", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s",
 )  # fmt: skip
 SWITCHES = ("autocast", "graphs", "channels_last", "deterministic")
 PARTS = {

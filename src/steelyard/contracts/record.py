@@ -328,7 +328,7 @@ class WrongFigure(Contract):
     place: Text
     """The row, spelled as in the table of rows."""
     name: Text
-    """Metric or setting, such as `speedup` or `batch_per_device`."""
+    """Metric or setting, such as `speedup` or `batch`."""
     printed: Text
     recomputed: Text
     """In the unit of the printed figure, without the unit; empty: the other figures do not give a value."""

@@ -149,8 +149,8 @@ class RunSpec(Contract):
 
     One empty word: a study whose file is elsewhere, and is not named because its path may be private.
     """
-    most_ranks: Annotated[int, Bound(ge=1, le=65_536)] | None = None
-    """Ranks of the largest run of the study; None: this one is."""
+    most_devices: Annotated[int, Bound(ge=1, le=65_536)] | None = None
+    """Devices of the largest run of the study; None: this one is."""
     configuration: Name
     """Name of the settings. Runs of one configuration are repeats of each other."""
     repeat: Count = 0
@@ -166,8 +166,8 @@ class RunSpec(Contract):
     device: Name = "auto"
     """Device family, such as cuda or cpu; auto: the accelerator of this machine, or else the CPU; sim: simulated, with
     the times of `sim` for any workload."""
-    ranks: Annotated[int, Bound(ge=1, le=65_536)] = 1
-    """Ranks of the job, one device each."""
+    devices: Annotated[int, Bound(ge=1, le=65_536)] = 1
+    """Devices of the job. Each has a process of its own, a rank."""
     batch: Annotated[int, Bound(ge=1, le=10**9)] = 32
     """Samples per micro-batch and device."""
     accumulation: Annotated[int, Bound(ge=1, le=10**6)] = 1
@@ -264,15 +264,15 @@ class RunSpec(Contract):
                 "last_batch: sharded ranks need the same number of micro-batches, which a small last step does not "
                 "give them; valid: drop or pad"
             )
-        if self.parallel == "independent" and self.quality is not None and self.ranks > 1:
+        if self.parallel == "independent" and self.quality is not None and self.devices > 1:
             raise ValueError(
                 "quality: independent ranks train several models, but a run has one quality; "
                 "valid: one rank, or another value of parallel"
             )
         rest = self.epoch_samples % self.step_samples if self.epoch_samples is not None else 0
-        if self.last_batch == "keep" and 0 < rest < self.ranks:
+        if self.last_batch == "keep" and 0 < rest < self.devices:
             raise ValueError(
-                f"epoch_samples: the last step of an epoch has {rest} samples for {self.ranks} ranks; "
+                f"epoch_samples: the last step of an epoch has {rest} samples for {self.devices} ranks; "
                 "valid: another number, or last_batch 'drop' or 'pad'"
             )
 
@@ -332,12 +332,12 @@ class RunSpec(Contract):
     @property
     def processes(self) -> int:
         """Processes of the job: one per rank, but one for all simulated ranks, and one that starts a program."""
-        return 1 if self.device_family == "sim" or self.program is not None else self.ranks
+        return 1 if self.device_family == "sim" or self.program is not None else self.devices
 
     @property
     def exchanges_gradients(self) -> bool:
         """Whether the ranks train one model together."""
-        return self.mode == "train" and self.ranks > 1 and self.parallel != "independent"
+        return self.mode == "train" and self.devices > 1 and self.parallel != "independent"
 
     @property
     def tuning(self) -> Tuning:
@@ -350,7 +350,7 @@ class RunSpec(Contract):
     @property
     def step_samples(self) -> int:
         """Samples per full step of the whole job."""
-        return self.batch * self.accumulation * self.ranks
+        return self.batch * self.accumulation * self.devices
 
     @property
     def steps_per_epoch(self) -> int | None:

@@ -26,7 +26,7 @@ SHARE = "STEELYARD_CPU_SHARE"
 def variables(threads: int | None, ranks: int, given: Mapping[str, str], cpus: int | None = None) -> dict[str, str]:
     """Return the variables of a rank. `given`: variables of the user, whose OMP_NUM_THREADS counts.
 
-    `ranks`: how many share the CPUs of a node; `cpus`: those CPUs, if it is not all that a rank may use.
+    `devices`: how many share the CPUs of a node; `cpus`: those CPUs, if it is not all that a rank may use.
     """
     if threads is not None:
         return {OMP: str(threads), SHARE: ""}

@@ -22,9 +22,9 @@ STOPPED_FILE = "stopped"
 """Written by an observer that ends the program, with the name of the limit: max_steps or max_seconds."""
 OBSERVER_LOG = "observer.log"
 """Written by an observer that has failed; the program goes on without it."""
-RANKS = "ranks"
-PLACES = (RANKS, "ranks_per_node", "nodes", "node", "host", "port")
-"""Placeholders that every command may have: its ranks, and the place of the node on which it is started."""
+DEVICES = "devices"
+PLACES = (DEVICES, "devices_per_node", "nodes", "node", "host", "port")
+"""Placeholders that every command may have: its devices, and the place of the node on which it is started."""
 # What the launcher tells the worker of a program.
 NODES_VARIABLE, NODE_VARIABLE, FOLDER_VARIABLE = "STEELYARD_NODES", "STEELYARD_NODE", "STEELYARD_FOLDER"
 HOST_VARIABLE, PORT_VARIABLE = "STEELYARD_MEETING_HOST", "STEELYARD_MEETING_PORT"
@@ -39,8 +39,8 @@ class Program(Contract):
     """A command to measure, as it is: only environment variables are added."""
 
     command: Annotated[tuple[Text, ...], Length(1000)]
-    """The words of the command, which is started once per node. {name} stands for a parameter; {ranks},
-    {ranks_per_node}, {nodes}, {node}, {host} and {port} for the place of the node; {{ and }} are braces."""
+    """The words of the command, which is started once per node. {name} stands for a parameter; {devices},
+    {devices_per_node}, {nodes}, {node}, {host} and {port} for the place of the node; {{ and }} are braces."""
     parameters: Annotated[dict[str, bool | int | float | Text], Length(50)] = field(default_factory=dict)
     """Values of the placeholders of the command."""
     max_steps: AtLeastOne | None = None
@@ -58,7 +58,7 @@ class Program(Contract):
         if not self.command or not self.command[0]:
             raise ValueError("command: has no words; valid: a program and its arguments")
         if taken := [name for name in PLACES if name in self.parameters]:
-            valid = "set ranks" if taken[0].startswith(RANKS) else "another name"
+            valid = "set devices" if taken[0].startswith(DEVICES) else "another name"
             raise ValueError(f"parameters.{taken[0]}: {{{taken[0]}}} is the place of the run; valid: {valid}")
         named = placeholders(self.command)
         valid = ", ".join(f"{{{name}}}" for name in (*PLACES, *self.parameters))

@@ -64,11 +64,11 @@ class JobConditions:
 def job_conditions(observed: Observations, steady: Steady | None, window: Window) -> JobConditions:
     """Return the state of all devices and the quantities of the job; nothing if no device has a state to read."""
     spec, environment = observed.spec, observed.events.environment
-    nodes = [node for node in observed.nodes if node.states and node.process < spec.ranks]
+    nodes = [node for node in observed.nodes if node.states and node.process < spec.devices]
     on_cpu = (environment.device if environment else spec.device_family) == "cpu"
     if not spec.energy.watch or not nodes or on_cpu:
         return JobConditions()
-    if others := _others([node for node in observed.nodes if node.process < spec.ranks], spec.ranks):
+    if others := _others([node for node in observed.nodes if node.process < spec.devices], spec.devices):
         return JobConditions((), dict(_quantities((), window, others)))
     pieces = at.windows_of(observed, nodes, steady).nodes
     found = [

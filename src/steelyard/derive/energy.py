@@ -49,7 +49,7 @@ def energy_quantities(
     if not spec.energy.watch:
         return {}
     # A file with a rank number that the job does not have is not part of this job.
-    nodes = [node for node in observed.nodes if node.process < spec.ranks]
+    nodes = [node for node in observed.nodes if node.process < spec.devices]
     if any(node.channels for node in nodes):
         return _Job(observed, nodes, steady, rates).quantities()
     # Nobody looked for sensors, or a simulated run has none: that is not a machine whose sensors cannot be read.
@@ -204,7 +204,7 @@ class _Job:
 
     def _local(self) -> Iterator[tuple[NodeSensors, Cover, range]]:
         """Yield each node with its counted domains and the ranks that ran there."""
-        firsts = [node.process for node in self._nodes] + [self._spec.ranks]
+        firsts = [node.process for node in self._nodes] + [self._spec.devices]
         for number, (node, found) in enumerate(zip(self._nodes, self._covers, strict=True)):
             yield node, found, range(firsts[number], firsts[number + 1])
 
@@ -388,7 +388,7 @@ class _Job:
         power = self._sum(at.MAIN, per_second=True)
         assert power is not None
         found["power_job"] = self._make_quantity(power, "W", window, "mean")
-        ranks = self._spec.ranks
+        ranks = self._spec.devices
         scopes, domains = self._scopes(), sum(len(counted.counted) for counted in self._covers)
         scope: Scope = "die" if scopes == {"die"} or domains < ranks else "device"
         if scopes & {"node", "board", "module"}:
@@ -421,7 +421,7 @@ class _Job:
         """
         if (rate := self._rates.get("throughput_job")) is not None and rate.value is None:
             return 0.0
-        firsts = [node.process for node in self._nodes] + [self._spec.ranks]
+        firsts = [node.process for node in self._nodes] + [self._spec.devices]
         work = sum(
             own.step_s[at.MAIN] * self._windows.rates.get(rank, 0.0)
             for number, own in enumerate(self._windows.nodes)
@@ -430,7 +430,7 @@ class _Job:
         )
         # The ranks of a collective make one sample together.
         collective = self._events.model is not None and self._events.model.bus_factor is not None
-        return work / self._spec.ranks if collective else work
+        return work / self._spec.devices if collective else work
 
     def _tokens_per_sample(self) -> float | None:
         samples = self._rates.get("throughput_job")

@@ -31,7 +31,7 @@ def host_loads(observed: Observations) -> tuple[HostLoad, ...]:
         nodes.setdefault(readings[0].node, []).append(readings)
     # A rank that tells nothing would count as another process.
     spec = observed.spec
-    whole = len(observed.events.loads) == (spec.processes if spec.program is None else spec.ranks)
+    whole = len(observed.events.loads) == (spec.processes if spec.program is None else spec.devices)
     sensors = {node.name: node for node in observed.nodes}
     return tuple(
         HostLoad(

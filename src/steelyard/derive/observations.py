@@ -126,7 +126,7 @@ class Observations:
     @cached_property
     def steps(self) -> StepSamples:
         """The step samples, as streams. DamagedDataError if steps are missing or out of order."""
-        samples = StepSamples(self._raw, self.spec.ranks)
+        samples = StepSamples(self._raw, self.spec.devices)
         if self.program is not None and self.program.seen.samples != "seen":
             # What the user states is of the whole job; without it every step counts as one.
             program = self.program.spec.program
@@ -137,11 +137,11 @@ class Observations:
     @cached_property
     def tokens(self) -> StepSamples:
         """The token samples of a generating run, as streams."""
-        return StepSamples(self._raw, self.spec.ranks, observe.TOKENS_PATTERN)
+        return StepSamples(self._raw, self.spec.devices, observe.TOKENS_PATTERN)
 
     def work(self, count: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> StepSamples:
         """Return what the steps of a program worked on; `count` makes one number per step of columns WORK_COLUMNS."""
-        samples = StepSamples(self._raw, self.spec.ranks, wrap.WORK_PATTERN)
+        samples = StepSamples(self._raw, self.spec.devices, wrap.WORK_PATTERN)
         samples.counts(count)
         return samples
 

@@ -155,9 +155,9 @@ def _changes(
     """Return the settings that were read back; add those that were not to `unknown`, with the reason."""
     changes: dict[str, Any] = {}
     if world is None:
-        unknown["ranks"] = NO_RANK
+        unknown["devices"] = NO_RANK
     else:
-        changes["ranks"] = world
+        changes["devices"] = world
     for name in ("batch", "accumulation"):
         value = _common(getattr(report, name) for report in told) if told else None
         if value is not None and value <= MOST[name]:
@@ -180,9 +180,9 @@ def _changes(
             changes[name] = text
         else:
             unknown[name] = f"it is {text[:40]}" if text else NOT_READ if told else NO_RANK
-    workers = values.get("loader_workers", "")
+    workers = values.get("loader.workers", "")
     if workers.isascii() and workers.isdigit() and int(workers[:10]) <= MOST["loader.workers"]:
-        pinned = {"true": True, "false": False}.get(values.get("pin_memory", "").lower())
+        pinned = {"true": True, "false": False}.get(values.get("loader.pin_memory", "").lower())
         changes["loader"] = Loader(place="host", workers=int(workers), pin_memory=pinned)
     else:
         unknown["loader.workers"] = "no loader of torch was seen" if told else NO_RANK

@@ -139,7 +139,7 @@ def _derive(observed: Observations) -> RunRecord:
         quantities={
             **_phase_quantities(events, of_program=program is not None),
             **program_quantities(observed),
-            **_job_quantities(steps.quantities, events, spec.ranks),
+            **_job_quantities(steps.quantities, events, spec.devices),
             **_utilisation(steps.quantities, events, program),
             **(second_pass_shares(steps.quantities, program.seen) if program is not None else {}),
             **conditions.quantities,
@@ -391,7 +391,7 @@ def _step_quantities(
         of_time = interval_of(step_s * job.low / job.value, step_s * job.high / job.value, job)
     quantities = {
         "throughput_job": rate_quantity(rate, RATE, "job", window, job),
-        "throughput_device": rate_quantity(rate / spec.ranks, RATE, "device", window, job),
+        "throughput_device": rate_quantity(rate / spec.devices, RATE, "device", window, job),
         "step_time_mean": _quantity(step_s, "s", "job", window, "mean", interval=of_time),
         "first_step_time": _quantity(float(first.column("step_s").mean()), "s", "job", "first step", "mean"),
     }

@@ -51,7 +51,7 @@ def checks(node: HostView, plan: IntendedRun, trial: Callable[[RunSpec], RunReco
     yield from torch
     yield _try_worker(trial)
     if torch and torch[0].verdict == "ok":
-        yield _try_training(trial, plan.ranks or 1)
+        yield _try_training(trial, plan.devices or 1)
 
 
 def _check_folder(results: Path) -> Check:
@@ -87,14 +87,14 @@ def _try_training(trial: Callable[[RunSpec], RunRecord], ranks: int) -> Check:
         run_id="doctor",
         configuration="doctor",
         workload="tiny",
-        ranks=ranks,
+        devices=ranks,
         budget=STEPS,
         time_limit_s=TRAINING_LIMIT_S,
     )
     record, seconds = _time(trial, spec)
     if record.status.code != "completed":
         found = f"10 steps of `tiny` with {ranks} rank(s) ended as {record.status.code}: {record.status.reason}"
-        return Check("training", "wrong", found[:300], f"for details: steelyard run tiny --nproc {ranks}")
+        return Check("training", "wrong", found[:300], f"for details: steelyard run tiny --devices {ranks}")
     values = record.settings.values if record.settings else {}
     where = f"{ranks} rank(s) on {values.get('device', '?')}, collectives {values.get('backend', '?')}"
     return Check("training", "ok", f"10 steps of `tiny` took {seconds:.1f} s: {where}")

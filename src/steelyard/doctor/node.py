@@ -89,7 +89,7 @@ class IntendedRun:
 
     results: Path
     data: Path | None = None
-    ranks: int | None = None
+    devices: int | None = None
     """Processes on this node."""
     loader_workers: int | None = None
     """Loader processes per rank."""
@@ -97,9 +97,9 @@ class IntendedRun:
     @property
     def processes(self) -> int | None:
         """Processes that need a CPU each; None: unknown."""
-        if self.ranks is None and self.loader_workers is None:
+        if self.devices is None and self.loader_workers is None:
             return None
-        return (self.ranks or 1) * (1 + (self.loader_workers or 0))
+        return (self.devices or 1) * (1 + (self.loader_workers or 0))
 
 
 def node_checks(node: HostView, plan: IntendedRun) -> Iterator[Check]:
@@ -169,7 +169,7 @@ def _check_cpus(node: HostView, plan: IntendedRun) -> Iterator[Check]:
         yield Check(
             "CPU share",
             "wrong",
-            f"{plan.ranks or 1} ranks with {plan.loader_workers or 0} loader workers each are {plan.processes} "
+            f"{plan.devices or 1} ranks with {plan.loader_workers or 0} loader workers each are {plan.processes} "
             f"processes for {allowed:g} CPUs",
             f"ask for {plan.processes} CPUs (Slurm: --cpus-per-task), or use fewer loader workers",
         )
@@ -177,7 +177,7 @@ def _check_cpus(node: HostView, plan: IntendedRun) -> Iterator[Check]:
 
 def shared_memory_check(free_bytes: int, plan: IntendedRun) -> Check:
     """Check the shared memory, in which loader workers keep their batches."""
-    workers = (plan.ranks or 1) * (plan.loader_workers or 0)
+    workers = (plan.devices or 1) * (plan.loader_workers or 0)
     found = f"{free_bytes / 2**20:,.0f} MiB free in /dev/shm"
     fix = "docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm"
     if free_bytes < workers * SHM_BYTES_PER_WORKER:

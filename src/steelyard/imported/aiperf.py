@@ -61,7 +61,7 @@ def _settings(data: Any) -> dict[str, str]:
     return stated(
         model=model,
         dataset=dataset,
-        phase="generate",
+        mode="generate",
         serving=", ".join(["a server under load", *parts]),
         options=", ".join(parts),
     )

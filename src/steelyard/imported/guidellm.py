@@ -50,7 +50,7 @@ def _settings(data: Any, benchmark: Any) -> dict[str, str]:
     parts += [f"{name} {value}" for name in ("streams", "rate") if isinstance(value := inside(strategy, name), Digits)]
     return stated(
         model=inside(benchmark, "config", "backend", "model") or inside(data, "args", "model"),
-        phase="generate",
+        mode="generate",
         serving=", ".join(["a server under load", *parts]),
         options=", ".join(parts),
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SETTINGS = {
     "system": "system", "dataset": "dataset", "nodes": "nodes", "devices": "devices", "precision": "precision",
-    "globalbatchsize": "global_batch", "batchsize/device": "batch_per_device", "threads/task": "threads",
+    "globalbatchsize": "global_batch", "batchsize/device": "batch", "threads/task": "threads",
     "accelerator": "accelerator", "node": "node",
 }  # fmt: skip
 FIGURES = {
@@ -59,7 +59,7 @@ def _row(row: dict[str, str]) -> Iterator[ImportedFigure]:
     settings = stated(**{key: plain.get(name) for name, key in SETTINGS.items()})
     if model := plain.get("model"):
         settings["model"] = f"{model} {plain['modelsize']}" if plain.get("modelsize") else model
-    settings |= stated(parallelism=_listed(row, WAYS))
+    settings |= stated(parallel=_listed(row, WAYS))
     figures: list[tuple[str, str, str]] = []
     rest: dict[str, str] = {}
     for name, value in row.items():

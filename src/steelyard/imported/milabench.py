@@ -27,7 +27,7 @@ def read(file: ForeignFile) -> Iterator[ImportedFigure]:
     """Yield mean, median and range of the rate of each process, and of the time of a benchmark."""
     for name, entry in mapping(file.data).items():
         gpus = mapping(inside(entry, "per_gpu"))
-        settings = stated(model=name, phase="train", devices=str(len(gpus)) if gpus else None)
+        settings = stated(model=name, mode="train", devices=str(len(gpus)) if gpus else None)
         failures = inside(entry, "failures")
         note = f"{failures} failed" if isinstance(failures, Digits) and failures != "0" else ""
         for figure, unit in FIGURES.items():

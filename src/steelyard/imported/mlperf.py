@@ -17,7 +17,7 @@ SETTINGS = {
     "submission_benchmark": "model",
     "submission_platform": "system",
     "global_batch_size": "global_batch",
-    "gradient_accumulation_steps": "grad_accumulation",
+    "gradient_accumulation_steps": "accumulation",
     "opt_name": "optimizer",
     "train_samples": "epoch_samples",
 }
@@ -33,7 +33,7 @@ def read(file: ForeignFile) -> Iterator[ImportedFigure]:
     events = _events(file)
     if "run_start" not in events:
         return
-    settings = {"phase": "train"}
+    settings = {"mode": "train"}
     settings |= stated(**{key: inside(events.get(name), "value") for name, key in SETTINGS.items()})
     rates = [name for name in events if name.endswith("opt_base_learning_rate")]
     settings |= stated(learning_rate=inside(events[rates[0]], "value")) if rates else {}

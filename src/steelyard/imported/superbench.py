@@ -65,7 +65,7 @@ def _node(row: dict[str, object]) -> Iterator[ImportedFigure]:
             what = found["what"] or found["old"]
             settings = place | {
                 "model": model.removeprefix("pytorch-"),
-                "phase": _phase(found["phase"] or found["mode"]),
+                "mode": _mode(found["phase"] or found["mode"]),
             }
             kind = found["format"] or PRECISIONS.get(found["kind"] or "")
             if kind:
@@ -80,7 +80,7 @@ def _node(row: dict[str, object]) -> Iterator[ImportedFigure]:
             yield ImportedFigure(place | {"model": model}, metric, value, "", note)
 
 
-def _phase(text: str) -> str:
+def _mode(text: str) -> str:
     return "train" if text == "train" else "infer"
 
 

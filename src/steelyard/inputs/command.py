@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.spec import RunSpec
-from steelyard.contracts.wrap import RANKS
+from steelyard.contracts.wrap import DEVICES
 from steelyard.inputs.catalogue import default_mode
 from steelyard.inputs.study import chosen_settings, not_default, option_of
 from steelyard.redact import redact
@@ -78,7 +78,7 @@ def words_of(spec: RunSpec) -> list[str]:
     """Return the words of a program's command, with the values of its parameters; empty for a workload."""
     if spec.program is None:
         return []
-    values: dict[str, Any] = {RANKS: spec.ranks, **spec.program.parameters}
+    values: dict[str, Any] = {DEVICES: spec.devices, **spec.program.parameters}
 
     def fill(found: re.Match[str]) -> str:
         return str(values.get(found[1], found[0])) if found[1] else found[0][0]

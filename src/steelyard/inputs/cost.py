@@ -25,10 +25,10 @@ def cost(expansion: Expansion) -> Cost:
     if any(spec.program is not None for spec, _ in counted):
         if any(spec.time_limit_s is None for spec, _ in counted):
             return Cost(None, "a program runs to its end; time_limit_s limits it")
-        return Cost(sum((spec.time_limit_s or 0.0) * spec.ranks for spec, _ in counted) / 3600, "from time_limit_s")
+        return Cost(sum((spec.time_limit_s or 0.0) * spec.devices for spec, _ in counted) / 3600, "from time_limit_s")
     if any(spec.budget.epochs is not None for spec, _ in counted):
         return Cost(None, "a budget in epochs has no limit in seconds")
-    hours = sum(spec.budget.longest_s * spec.ranks * runs for spec, runs in counted) / 3600
+    hours = sum(spec.budget.longest_s * spec.devices * runs for spec, runs in counted) / 3600
     if all(spec.device_family == "sim" for spec, _ in counted):
         return Cost(hours, "from max_seconds x max_extension, in simulated time")
     return Cost(hours, "from max_seconds x max_extension, without set-up and compilation")

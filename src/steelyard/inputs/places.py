@@ -21,6 +21,8 @@ NAMED = "NAME"
 VERY_CLOSE = 0.8
 CLOSE_ELSEWHERE = 0.85
 MAX_PATH = 120
+SCHEMAS = {"Study": "study", "RunSpec": "run-spec", "Suite": "suite", "Recipe": "recipe", "Site": "site"}
+"""Contracts, with the name under which `steelyard explain` prints all their fields."""
 
 Where = tuple[int | str, ...]
 
@@ -67,7 +69,9 @@ class InputFile:
             known = {entry: path for path, fields in tables.items() for entry in fields}
             found = nearest(name, known, CLOSE_ELSEWHERE)
             near = self.write_name(".".join((*known[found], found)), generic) if found else ""
-        return self.problem(where, "no such field", valid=", ".join(here), near=near)
+        schema = "run-spec" if generic == ("run",) else SCHEMAS.get((self.root or cls).__name__)
+        listed = f"steelyard explain {schema}" if schema else ""
+        return self.problem(where, "no such field", valid=", ".join(here), near=near, listed=listed)
 
     def misplaced(self, where: Where, path: tuple[str, ...]) -> Problem:
         """Return the problem of a field that belongs in another table."""

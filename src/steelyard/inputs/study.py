@@ -45,10 +45,10 @@ MAX_RUNS = 1_000_000
 MAX_CHECKED = 2000
 
 # Set by the study for each run; a file may not set them.
-IDENTITY = ("schema_version", "run_id", "study", "study_arguments", "most_ranks", "configuration", "repeat", "seed")
+IDENTITY = ("schema_version", "run_id", "study", "study_arguments", "most_devices", "configuration", "repeat", "seed")
 NOT_SET = (*IDENTITY, "source")
 # What a program may have beside its command; everything else is up to the program itself.
-BESIDE_PROGRAM = ("program", "workload", "device", "ranks", "time_limit_s", "energy")
+BESIDE_PROGRAM = ("program", "workload", "device", "devices", "time_limit_s", "energy")
 
 Repeats = Annotated[int, Bound(ge=1, le=10_000)]
 Seed = Annotated[int, Bound(ge=0, lt=2**63)]
@@ -163,12 +163,11 @@ _RENAMED = {
     "workload": "WORKLOAD", "loader.place": "--data", "data.path": "--data", "data.format": "--data", "name": "--study",
 }  # fmt: skip
 _WITH_OPTION = (
-    "device", "mode", "ranks", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel", "backend",
-    "threads", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s", "channels_last", "deterministic", "numa",
-    "preset", "cudnn_benchmark", "optimizer_kernel", "gradient_as_bucket_view", "attention", "autocast", "kv_cache",
-    "graphs", "data", "repeats", "seed", "study", "min_steps", "min_seconds", "rel_half_width", "max_steps",
-    "max_seconds",
-    "max_extension", "epochs",
+    "device", "mode", "devices", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel",
+    "backend", "threads", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s", "channels_last",
+    "deterministic", "numa", "preset", "cudnn_benchmark", "optimizer_kernel", "gradient_as_bucket_view", "attention",
+    "autocast", "kv_cache", "graphs", "data", "repeats", "seed", "study", "min_steps", "min_seconds", "rel_half_width",
+    "max_steps", "max_seconds", "max_extension", "epochs",
 )  # fmt: skip
 
 
@@ -283,7 +282,7 @@ def _refuse_beside_program(settings: dict[str, Any]) -> None:
 
 def _placed(problem: Problem, place: InputFile) -> Problem:
     """Return a problem found in the settings as a problem of their file or options."""
-    more = {"valid": problem.valid, "near": problem.near, "given": problem.given}
+    more = {name: getattr(problem, name) for name in ("valid", "near", "given", "listed")}
     return place.problem(tuple(problem.field.split(".")), problem.problem, **more)
 
 
@@ -298,10 +297,7 @@ def _refuse_names(spec: RunSpec, place: InputFile) -> None:
     for kind, setting, name in named:
         if not plugins.has(kind, name):
             found = plugins.unknown(kind, name, plugins.names(kind)).problems[0]
-            where = tuple(setting.split("."))
-            problems.append(
-                place.problem(where, found.problem, valid=found.valid, near=found.near, given=show_value(name))
-            )
+            problems.append(_placed(dataclasses.replace(found, field=setting, given=show_value(name)), place))
     problems += _bad_options(spec, place)
     if problems:
         raise refusal(*problems)
@@ -424,10 +420,10 @@ def _cells(
             problem = f"{label(told)} and {label(cells[name].swept)} are the same configuration"
             raise refusal(Problem("sweep", problem, "each combination once"))
         cells[name] = Configuration(name, told, _with_identity(spec, study, name, 0))
-    most = max((cell.spec.ranks for cell in cells.values()), default=1)
+    most = max((cell.spec.devices for cell in cells.values()), default=1)
     return [
-        dataclasses.replace(cell, spec=dataclasses.replace(cell.spec, most_ranks=most))
-        if cell.spec.ranks < most
+        dataclasses.replace(cell, spec=dataclasses.replace(cell.spec, most_devices=most))
+        if cell.spec.devices < most
         else cell
         for cell in cells.values()
     ]

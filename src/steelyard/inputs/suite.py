@@ -63,7 +63,7 @@ class SizeChange(Contract):
     only: Sweep = field(default_factory=dict)
     """Values of settings of cases: cases with other values are left out."""
     devices: Devices = ()
-    """Numbers of devices, where the part sweeps over `ranks`."""
+    """Numbers of devices, where the part sweeps over `devices`."""
     repeats: Repeats | None = None
 
 
@@ -257,7 +257,7 @@ class Planned:
         if key == "data":
             return self.data
         if key == "global_batch":
-            return self.get("batch") * self.get("accumulation") * self.get("ranks")
+            return self.get("batch") * self.get("accumulation") * self.get("devices")
         value: Any = self.run
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else None
@@ -377,8 +377,8 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     for change in changes:
         sweep |= {key: values for key, values in change.sweep.items() if key in sweep or change is changes[-1]}
     devices = choice.devices or next((change.devices for change in reversed(changes) if change.devices), ())
-    if devices and "ranks" in sweep:
-        sweep["ranks"] = tuple(number for number in devices if number >= part.least_devices)
+    if devices and "devices" in sweep:
+        sweep["devices"] = tuple(number for number in devices if number >= part.least_devices)
     count = math.prod(len(values) for values in sweep.values()) * max(1, len(part.case))
     if count > MAX_CONFIGURATIONS:
         raise refusal(Problem(part.name, f"{count:,} configurations", f"at most {MAX_CONFIGURATIONS:,} in one part"))
@@ -458,7 +458,7 @@ def counterpart(suite: Suite, planned: Planned, size: Size, plan: Sequence[Plann
     part, wanted = planned.part, dict(planned.settings)
     for change in _changes(suite, part, size):
         wanted |= {key: value for key, value in change.case.items() if key in wanted}
-        lists = dict(change.sweep) | ({"ranks": change.devices} if change.devices and "ranks" in part.sweep else {})
+        lists = dict(change.sweep) | ({"devices": change.devices} if change.devices and "devices" in part.sweep else {})
         for key, values in lists.items() if size == "tiny" else ():
             if key in part.sweep and not set(values) <= set(part.sweep[key]):
                 place = part.sweep[key].index(planned.settings[key])
@@ -480,7 +480,7 @@ def _divide_batch(run: dict[str, Any]) -> bool:
     whole = run.pop("global_batch", None)
     if whole is None:
         return True
-    ranks, steps = run.get("ranks", 1), run.pop("epoch_steps", None)
+    ranks, steps = run.get("devices", 1), run.pop("epoch_steps", None)
     each = run["batch"] if "batch" in run else run.get("accumulation", 1)
     for value in (whole, ranks, each, *(() if steps is None else (steps,))):
         if type(value) is not int or value < 1:

@@ -7,9 +7,12 @@ DataLoader, Kubernetes and hyperfine. All are lower case with underscores.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import plugins
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # A dotted path from the top of the file, or a sentence where we have no field for it.
 STUDY: Final[dict[str, str]] = {
@@ -17,8 +20,8 @@ STUDY: Final[dict[str, str]] = {
     "batch_size": "run.batch", "bs": "run.batch", "batchsize": "run.batch", "local_batch_size": "run.batch",
     "micro_batch_size": "run.batch", "per_device_batch_size": "run.batch", "per_device_train_batch_size": "run.batch",
     "per_device_eval_batch_size": "run.batch", "train_micro_batch_size_per_gpu": "run.batch",
-    "train_batch_size": "run.batch is per device: divide by run.ranks and run.accumulation",
-    "global_batch_size": "run.batch is per device: divide by run.ranks and run.accumulation",
+    "train_batch_size": "run.batch is per device: divide by run.devices and run.accumulation",
+    "global_batch_size": "run.batch is per device: divide by run.devices and run.accumulation",
     "gradient_accumulation_steps": "run.accumulation", "accumulate_grad_batches": "run.accumulation",
     "grad_accum": "run.accumulation", "accumulation_steps": "run.accumulation",
     "lr": "run.learning_rate", "learningrate": "run.learning_rate", "base_lr": "run.learning_rate",
@@ -47,12 +50,13 @@ STUDY: Final[dict[str, str]] = {
     "timeout": "run.time_limit_s", "time_limit": "run.time_limit_s", "time": "run.time_limit_s",
     "walltime": "run.time_limit_s", "active_deadline_seconds": "run.time_limit_s",
     # torchrun, sbatch
-    "nproc": "run.ranks", "nproc_per_node": "run.ranks", "gpus": "run.ranks", "ngpus": "run.ranks",
-    "num_gpus": "run.ranks", "n_gpu": "run.ranks", "devices": "run.ranks", "num_devices": "run.ranks",
-    "world_size": "run.ranks", "num_processes": "run.ranks", "ntasks": "run.ranks", "gpus_per_node": "run.ranks",
-    "ntasks_per_node": "run.ranks",
-    "nodes": "run.ranks counts the devices of all nodes", "nnodes": "run.ranks counts the devices of all nodes",
-    "num_nodes": "run.ranks counts the devices of all nodes",
+    "nproc": "run.devices", "nproc_per_node": "run.devices", "gpus": "run.devices", "ngpus": "run.devices",
+    "num_gpus": "run.devices", "n_gpu": "run.devices", "rank": "run.devices", "ranks": "run.devices",
+    "num_devices": "run.devices",
+    "world_size": "run.devices", "num_processes": "run.devices", "ntasks": "run.devices",
+    "gpus_per_node": "run.devices", "ntasks_per_node": "run.devices",
+    "nodes": "run.devices counts the devices of all nodes", "nnodes": "run.devices counts the devices of all nodes",
+    "num_nodes": "run.devices counts the devices of all nodes",
     # hyperfine, pytest-benchmark
     "runs": "repeats", "repeat": "repeats", "repetitions": "repeats", "trials": "repeats", "rounds": "repeats",
     "num_runs": "repeats", "min_runs": "repeats", "title": "name", "job_name": "name", "jobname": "name",
@@ -155,6 +159,12 @@ _MIB = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}
 _BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _AMOUNT = re.compile(r"([+-]?\d{1,15}(?:\.\d{0,15})?(?:[eE][+-]?\d{1,3})?)\s*([A-Za-z%]{0,8})")
 _CLOCK = re.compile(r"(?:(\d{1,3})-)?(\d{1,4}):(\d{1,2})(?::(\d{1,2}))?")
+
+
+def setting_for(name: str, known: Sequence[str]) -> str:
+    """Return our name, one of `known`, for a setting that other tools call so; empty if there is none."""
+    theirs = STUDY.get(name.casefold().replace("-", "_"), "").removeprefix("run.")
+    return theirs if theirs in known else ""
 
 
 def number_in(text: str, field: str) -> float | None:

@@ -87,7 +87,7 @@ class Allocation:
 
     def layout(self, spec: RunSpec) -> Layout:
         """Return how a run is spread over the nodes; InputError with the valid numbers of ranks if it does not fit."""
-        if spec.program is not None and spec.ranks == 1:
+        if spec.program is not None and spec.devices == 1:
             # How many ranks it starts is not known.
             return Layout(self.nodes[:1], 1, 0 if spec.device_family == "cpu" else self.devices_per_node)
         if spec.program is not None:
@@ -98,13 +98,13 @@ class Allocation:
             return Layout(self.nodes[:1], 1, devices)
         if self.devices_per_node and spec.device_family != "cpu":
             each = self.devices_per_node
-            if (nodes := self._filled(spec.ranks, each)) is not None:
-                per_node = spec.ranks // nodes
+            if (nodes := self._filled(spec.devices, each)) is not None:
+                per_node = spec.devices // nodes
                 return Layout(self.nodes[:nodes], per_node, per_node)
-            wish = f"--nodes={-(-spec.ranks // each)} --gpus-per-node={each}"
-            raise self._refusal(spec.ranks, each, f"{each} device(s)", wish)
+            wish = f"--nodes={-(-spec.devices // each)} --gpus-per-node={each}"
+            raise self._refusal(spec.devices, each, f"{each} device(s)", wish)
         # By tasks, as the user requested them; else evenly over all nodes, as long as each rank has a CPU.
-        ranks = spec.ranks
+        ranks = spec.devices
         nodes = self._filled(ranks, self.tasks_per_node)
         if nodes is None and ranks % len(self.nodes) == 0 and ranks // len(self.nodes) <= self.cpus_per_node:
             nodes = len(self.nodes)
@@ -125,8 +125,8 @@ class Allocation:
         several = [str(each * count) for count in range(2, len(self.nodes) + 1)]
         shown = [*several[:3], "...", several[-1]] if len(several) > 4 else several
         fits = ", ".join(["1" if each == 1 else f"1 to {each}", *shown])
-        problem = Problem("ranks", f"{ranks} on {self._counted()} with {held} each", fits)
-        step = f"salloc {wish} ..., or ranks that fit"
+        problem = Problem("devices", f"{ranks} on {self._counted()} with {held} each", fits)
+        step = f"salloc {wish} ..., or devices that fit"
         return InputError(f"the run does not fit the Slurm allocation {self.job}", problems=(problem,), next_step=step)
 
     def _counted(self) -> str:
@@ -290,7 +290,7 @@ class AllocationLauncher(LocalLauncher):
         if layout.devices_per_node:
             return self.allocation.devices_per_node, cpus
         with suppress(InputError):
-            most = self.allocation.layout(replace(spec, ranks=spec.most_ranks or spec.ranks))
+            most = self.allocation.layout(replace(spec, devices=spec.most_devices or spec.devices))
             return max(layout.processes_per_node, most.processes_per_node), cpus
         # The largest run does not fit here, so that this one is not compared with it.
         return layout.processes_per_node, cpus

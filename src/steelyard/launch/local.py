@@ -79,7 +79,7 @@ class LocalLauncher:
             return worker
         # `--standalone`: rendezvous on a free port of this machine. Without a directory for its logs torchrun would
         # create one in /tmp on every start.
-        torchrun = [*python, "torch.distributed.run", "--standalone", f"--nproc-per-node={spec.ranks}"]
+        torchrun = [*python, "torch.distributed.run", "--standalone", f"--nproc-per-node={spec.devices}"]
         return [*torchrun, f"--log-dir={raw / TORCHRUN_LOGS}", "--no-python", *worker]
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
@@ -101,7 +101,7 @@ class LocalLauncher:
 
     def shared(self, spec: RunSpec) -> tuple[int, int | None]:
         """Return how many ranks share the CPUs of a node, and which CPUs; None: all that a rank may use."""
-        return spec.most_ranks or spec.ranks, None
+        return spec.most_devices or spec.devices, None
 
     def admit(self, spec: RunSpec) -> None:
         """Raise InputError for a run that would start too many processes on this machine.
@@ -112,7 +112,7 @@ class LocalLauncher:
         limit = PROCESSES_PER_CPU * (os.cpu_count() or 1)
         if wanted > limit:
             raise InputError(
-                f"{spec.ranks} ranks with {spec.loader.workers} loader workers each are {wanted} processes",
+                f"{spec.devices} ranks with {spec.loader.workers} loader workers each are {wanted} processes",
                 next_step=f"use at most {limit} on this machine",
             )
 

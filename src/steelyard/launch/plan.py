@@ -337,7 +337,7 @@ def _simulated_s(spec: RunSpec) -> float:
         steps = budget.epochs * (spec.steps_per_epoch or 1)
     # A simulated clock may be tied to the real one.
     tied_s = BUDGET_ROOM * budget.longest_s * spec.sim.wall_s_per_s
-    return tied_s + SIMULATED_ROOM * (SIMULATED_S + SIMULATED_STEP_S * spec.ranks * steps)
+    return tied_s + SIMULATED_ROOM * (SIMULATED_S + SIMULATED_STEP_S * spec.devices * steps)
 
 
 def _read_longest_s(folder: ResultFolder, expansion: Expansion, place: Place) -> dict[str, float]:
@@ -375,21 +375,21 @@ def shape_of(spec: RunSpec, place: Place, run_limit_s: int) -> RunShape:
         )
     pool = place.pool
     problems = []
-    nodes, rest = divmod(spec.ranks, pool.devices_per_node)
-    if spec.ranks < pool.devices_per_node:
+    nodes, rest = divmod(spec.devices, pool.devices_per_node)
+    if spec.devices < pool.devices_per_node:
         nodes, rest = 1, 0
     if rest:
         valid = f"at most {pool.devices_per_node}, or a multiple of it: whole nodes"
-        problems.append(Problem("ranks", f"{spec.ranks} on nodes with {pool.devices_per_node} devices", valid))
+        problems.append(Problem("devices", f"{spec.devices} on nodes with {pool.devices_per_node} devices", valid))
     if pool.max_nodes is not None and nodes > pool.max_nodes:
         most = pool.max_nodes * pool.devices_per_node
-        problems.append(Problem("ranks", f"{spec.ranks} ranks need {nodes} nodes", f"at most {most} ranks"))
+        problems.append(Problem("devices", f"{spec.devices} devices need {nodes} nodes", f"at most {most} devices"))
     if "auto" not in (pool.device, spec.device) and spec.device not in (pool.device, "cpu"):
         problems.append(Problem("device", f"{spec.device}, but the nodes have {pool.device}", f"{pool.device}, auto"))
     if problems:
         raise InputError(f"pool {place.pool_name!r} of {place.site.name!r} cannot run this", problems=(*problems,))
     on_the_host = spec.device == "cpu" and pool.device not in ("cpu", "auto")
-    per_node = min(spec.ranks, pool.devices_per_node)
+    per_node = min(spec.devices, pool.devices_per_node)
     return RunShape(
         nodes=nodes,
         processes_per_node=per_node if spec.program is None else 1,
@@ -409,7 +409,7 @@ def _sharing(spec: RunSpec, place: Place, per_node: int) -> int:
     if not place.pool.exclusive:
         return per_node
     if "cpu" in (spec.device, place.pool.device):
-        return min(spec.most_ranks or spec.ranks, place.pool.devices_per_node)
+        return min(spec.most_devices or spec.devices, place.pool.devices_per_node)
     return place.pool.devices_per_node
 
 

@@ -146,7 +146,7 @@ def _find_contradictions(place: Place) -> Iterator[tuple[str, str]]:
         )
     if pool.cpus_per_node is not None and pool.cpus_per_node < pool.devices_per_node:
         yield (
-            f"{pool.cpus_per_node} CPUs per node for {pool.devices_per_node} ranks: some ranks would have no CPU",
+            f"{pool.cpus_per_node} CPUs per node for {pool.devices_per_node} devices: some processes would have no CPU",
             "raise cpus_per_node, or remove it",
         )
     shared = place.site.scheduler == "kubernetes" and pool.memory_per_node_mib is not None

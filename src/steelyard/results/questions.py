@@ -22,17 +22,17 @@ FROM runs GROUP BY study ORDER BY last DESC""",
     "slow-nodes": NamedQuestion(
         "Which nodes are slower than others with the same settings?",
         """WITH done AS (FROM runs WHERE status = 'completed' AND throughput > 0),
-usual AS (SELECT workload, mode, device, ranks, batch, accumulation, precision, compile, parallel,
+usual AS (SELECT workload, mode, device, devices, batch, accumulation, precision, compile, parallel,
                  median(throughput) AS usual FROM done GROUP BY ALL HAVING count(DISTINCT node) >= 3)
 SELECT node, count(*) AS runs, round(median(throughput / usual), 4) AS of_usual
-FROM done JOIN usual USING (workload, mode, device, ranks, batch, accumulation, precision, compile, parallel)
+FROM done JOIN usual USING (workload, mode, device, devices, batch, accumulation, precision, compile, parallel)
 GROUP BY node ORDER BY of_usual LIMIT 20""",
     ),
     "best-batch": NamedQuestion(
         "Which batch is fastest for each workload?",
-        """SELECT workload, mode, device, ranks, precision, arg_max(batch, rate) AS best_batch, max(rate) AS throughput,
-       arg_max(throughput_unit, rate) AS unit, count(*) AS batches
-FROM (SELECT workload, mode, device, ranks, precision, batch, throughput_unit, median(throughput) AS rate
+        """SELECT workload, mode, device, devices, precision, arg_max(batch, rate) AS best_batch,
+       max(rate) AS throughput, arg_max(throughput_unit, rate) AS unit, count(*) AS batches
+FROM (SELECT workload, mode, device, devices, precision, batch, throughput_unit, median(throughput) AS rate
       FROM runs WHERE status = 'completed' AND throughput > 0 GROUP BY ALL)
 GROUP BY ALL ORDER BY ALL""",
     ),
@@ -48,7 +48,7 @@ FROM runs WHERE status <> 'completed' GROUP BY ALL ORDER BY runs DESC, last DESC
     ),
     "months": NamedQuestion(
         "How did throughput change from month to month, with the same settings?",
-        """SELECT date_trunc('month', started)::DATE AS month, workload, mode, device, ranks, batch, accumulation,
+        """SELECT date_trunc('month', started)::DATE AS month, workload, mode, device, devices, batch, accumulation,
        precision, compile, parallel, count(*) AS runs, median(throughput) AS throughput,
        any_value(throughput_unit) AS unit
 FROM runs WHERE status = 'completed' AND throughput > 0 GROUP BY ALL ORDER BY ALL""",

@@ -21,7 +21,7 @@ _PARSED = {
     "run_id": "VARCHAR",
     "spec": {
         "study": "VARCHAR", "configuration": "VARCHAR", "repeat": "INTEGER", "workload": "VARCHAR", "mode": "VARCHAR",
-        "ranks": "INTEGER", "batch": "BIGINT", "accumulation": "BIGINT", "precision": "VARCHAR", "compile": "VARCHAR",
+        "devices": "INTEGER", "batch": "BIGINT", "accumulation": "BIGINT", "precision": "VARCHAR", "compile": "VARCHAR",
         "parallel": "VARCHAR",
     },
     "status": {"code": "VARCHAR", "reason": "VARCHAR"},
@@ -55,7 +55,7 @@ _RUNS = {
     "node": "coalesce(r.environment.node, r.launch.host)",
     "nodes": "greatest(1, len(r.launch.scheduled.nodes))::INTEGER",
     "device": "coalesce(r.device.name, r.environment.device)",
-    "ranks": "r.spec.ranks",
+    "devices": "r.spec.devices",
     "batch": "r.spec.batch",
     "accumulation": "r.spec.accumulation",
     "precision": "r.spec.precision",

@@ -188,7 +188,7 @@ def collectives(node: NodeRuns, devices: int) -> AssumptionCheck:
     """Run an all-reduce over all devices."""
     if devices == 1:
         return AssumptionCheck(name="collectives", outcome="could not check", text="there is one device")
-    return judge_collectives(node.run(RUN_S, ranks=min(devices, MOST_RANKS), **EXCHANGE))
+    return judge_collectives(node.run(RUN_S, devices=min(devices, MOST_RANKS), **EXCHANGE))
 
 
 def sensors(node: NodeRuns, _devices: int) -> AssumptionCheck:
@@ -202,7 +202,7 @@ def sensors(node: NodeRuns, _devices: int) -> AssumptionCheck:
 def throttling(node: NodeRuns, devices: int) -> AssumptionCheck:
     """Load all devices of the node: only then it is known which clocks are the job's."""
     ranks = min(devices, MOST_RANKS)
-    return judge_throttling(node.run(LOAD_S, watch=True, precision="bf16", ranks=ranks, **PRODUCT))
+    return judge_throttling(node.run(LOAD_S, watch=True, precision="bf16", devices=ranks, **PRODUCT))
 
 
 RUNS: dict[str, Callable[[NodeRuns, int], AssumptionCheck]] = {

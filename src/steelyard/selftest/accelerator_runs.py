@@ -28,7 +28,7 @@ def unmeasured(name: str, records: Sequence[RunRecord]) -> AssumptionCheck | Non
     failed = next((record for record in records if record.status.code != "completed"), None)
     if failed is None:
         return None
-    what = f"{failed.spec.workload} on {failed.spec.ranks} device(s) ended as {failed.status.code}"
+    what = f"{failed.spec.workload} on {failed.spec.devices} device(s) ended as {failed.status.code}"
     return AssumptionCheck(
         name=name,
         # The product's own run fails here; a run that took too long may only have begun too late.
@@ -75,8 +75,8 @@ def judge_collectives(record: RunRecord) -> AssumptionCheck:
     return AssumptionCheck(
         name="collectives",
         outcome="ok",
-        text=f"an all-reduce over {record.spec.ranks} devices is correct, with {short(rate / 1e9)} GB/s on the bus",
-        numbers={"ranks": record.spec.ranks, "bus_bandwidth_bytes_per_s": rate},
+        text=f"an all-reduce over {record.spec.devices} devices is correct, with {short(rate / 1e9)} GB/s on the bus",
+        numbers={"devices": record.spec.devices, "bus_bandwidth_bytes_per_s": rate},
     )
 
 

@@ -113,7 +113,7 @@ def _ranks() -> Iterator[Case]:
             },
             slow,
             steps=1000 if ranks == 8 else 200,
-            ranks=ranks,
+            devices=ranks,
         )
         # Replicas do not wait for each other: their rates add up.
         yield _case(
@@ -121,7 +121,7 @@ def _ranks() -> Iterator[Case]:
             _throughput((ranks - 1 + 1 / 1.25) * BATCH / STEP_S, ranks),
             slow,
             steps=1000 if ranks == 8 else 200,
-            ranks=ranks,
+            devices=ranks,
             mode="infer",
         )
     together = 8 * BATCH * 4 / (4 * STEP_S + _ring_s(8))
@@ -129,7 +129,7 @@ def _ranks() -> Iterator[Case]:
         "accumulation on 8 ranks",
         _throughput(together, 8),
         SimTruth(step_time_s=STEP_S, collective=RING),
-        ranks=8,
+        devices=8,
         accumulation=4,
     )
 
@@ -193,5 +193,5 @@ def _energy() -> Iterator[Case]:
         "energy on 8 dies of 4 cards on 2 nodes",
         {"energy_per_sample": (300 * STEP_S + 120 * _ring_s(8)) / BATCH},
         cards,
-        ranks=8,
+        devices=8,
     )

@@ -62,7 +62,7 @@ def curve_lines(curve: BatchCurve, wider: str | None = None) -> list[str]:
         lines.append(next_line(step))
     top = "of best" if curve.knee is not None and curve.knee.method == "swept batches alone" else "of asymptote"
     marked = any(entry.cell.unreliable and entry.throughput.value is not None for entry in curve.cells)
-    heading = ["batch", "runs", "throughput, samples/s", top, "memory", *(["remarks"] if marked else [])]
+    heading = ["batch", "jobs", "throughput, samples/s", top, "memory", *(["remarks"] if marked else [])]
     rows = [
         [
             f"{entry.batch:,}",

@@ -29,7 +29,7 @@ SHOWN_LEFT_OUT = 6
 SAYS = {"too few jobs": "not ranked"}
 METHODS_BY_NODE = (METHODS["node"], METHODS["node, paired"])
 # Roles of settings that are chosen for a run, not those of its machine.
-OF_RUNS = ("batch", "weights", "training", "implementation", "tuning")
+OF_RUNS = ("batches", "weights", "training", "implementation", "tuning")
 # True of most comparisons: one line is enough.
 QUIET = ("SY206",)
 OF_ONE_SIDE = ("SY115", "SY207", "SY209", "SY211", "SY213", "SY625")

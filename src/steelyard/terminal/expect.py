@@ -95,7 +95,7 @@ def _instead(known: Sequence[Row], what: str, metric: str) -> list[str]:
         return wrapped(f"{NO_DATA}: no {metric} of {what}. Known: {shortened(metrics, 12)} (--metric).")
     having = [row for row in known if metric in row.figures]
     parts = []
-    for key in ("accelerator", "batch_per_device", "precision", "devices"):
+    for key in ("accelerator", "batch", "precision", "devices"):
         values = sorted({shown(row.get(key)) for row in having})
         parts.append(f"{key} {shortened(values, 6)}")
     return wrapped(f"{NO_DATA}: no {metric} of {what} with these settings. Known: {'; '.join(parts)}.")

@@ -13,6 +13,8 @@ from steelyard.rules.table.row import Pair
 from steelyard.terminal.text import sentence, table, wrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from steelyard.rules.rule import Example, Rule
 
 SUBJECTS = {
@@ -27,6 +29,21 @@ _FORMS = {
     "table": "A table",
     "claim": "A table, and a claim about it",
 }
+
+
+def settings_lines(groups: Mapping[str, Sequence[str]]) -> list[str]:
+    """Format the names of settings, by what they affect."""
+    text = (
+        "A setting has one name in studies, selections (STUDY:batch=64), --factor, tables and JSON. --factor also "
+        "takes a word of the first column, for all settings of its lines, and an option of the model: model.width."
+    )
+    longest = max(map(len, groups))
+    lines = [
+        line
+        for name, keys in groups.items()
+        for line in wrapped(f"{name:<{longest}}  {', '.join(keys)}", deeper=" " * (longest + 2))
+    ]
+    return [*wrapped(text, deeper=""), "", *lines]
 
 
 def terminal(found: Rule) -> list[str]:

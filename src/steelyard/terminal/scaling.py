@@ -100,8 +100,10 @@ def answer(found: Scaling) -> str:
     elif found.doubts:
         text += " Provisional until the cause is known."
     for cell in found.aside:
-        verb = "is" if cell.records[0].spec.ranks == 1 else "are"
-        text += f" {_devices(cell.records[0].spec.ranks)} {verb} unreliable and not used: {'; '.join(cell.unreliable)}."
+        verb = "is" if cell.records[0].spec.devices == 1 else "are"
+        text += (
+            f" {_devices(cell.records[0].spec.devices)} {verb} unreliable and not used: {'; '.join(cell.unreliable)}."
+        )
     return text
 
 
@@ -145,7 +147,7 @@ def _figures(found: Scaling) -> list[str]:
     for cell in found.aside:
         measured = sum(record.status.code in MEASURED for record in cell.records)
         rates = _rate(cell.throughput, factor)
-        rows.append([str(cell.records[0].spec.ranks), str(measured), rates, "unreliable", "unreliable"])
+        rows.append([str(cell.records[0].spec.devices), str(measured), rates, "unreliable", "unreliable"])
     rows.sort(key=lambda row: int(row[0]))
     lines = table(["devices", "jobs", unit, "speed-up", "efficiency, %"], rows).splitlines()
     jobs = f"{base.jobs} jobs" if base.jobs != 1 else "1 job"
@@ -328,7 +330,7 @@ def scaling_object(found: Scaling) -> dict[str, Any]:
         "provisional": list(found.provisional),
         "unreliable": [
             {
-                "devices": cell.records[0].spec.ranks,
+                "devices": cell.records[0].spec.devices,
                 "configuration": cell.cell,
                 "throughput": to_json_object(cell.throughput),
                 "reasons": list(cell.unreliable),

@@ -30,7 +30,7 @@ def step_time_lines(raw: Path, record: RunRecord) -> list[str]:
     `raw`: the folder of the run's raw files.
     """
     try:
-        samples = StepSamples(raw, record.spec.ranks)
+        samples = StepSamples(raw, record.spec.devices)
         if samples.size_bytes > MOST_BYTES:
             see = f"steelyard report {record.run_id}"
             return wrapped(f"{HEADING}not drawn: {samples.size_bytes / 1e6:,.0f} MB of samples; next: {see}")

@@ -64,10 +64,10 @@ def plan_lines(expansion: Expansion, there: int) -> list[str]:
         for group in expansion.searches:
             first, last = group.runs[0], group.runs[-1]
             swept = {key: value for key, value in cells[first.configuration].swept.items() if key != "batch"}
-            rows.append([label(swept), str(first.ranks), f"{first.batch} to {last.batch}", str(group.most_tries)])
+            rows.append([label(swept), str(first.devices), f"{first.batch} to {last.batch}", str(group.most_tries)])
         lines = [table(["search", "devices", "batch", "runs at most"], rows), "", f"{many(there, 'run')} already done"]
     else:
-        rows = [[label(cell.swept), str(cell.spec.ranks), str(expansion.study.repeats)] for cell in expansion.cells]
+        rows = [[label(cell.swept), str(cell.spec.devices), str(expansion.study.repeats)] for cell in expansion.cells]
         lines = [table(["configuration", "devices", "runs"], rows), ""]
         runs = f"{many(len(expansion.runs), 'run')}, {there} already done"
         lines.append(f"{runs}; random order, seed {expansion.study.seed}")

@@ -105,7 +105,7 @@ def part_lines(expansion: Expansion, cells: Sequence[CellSummary]) -> list[str]:
         f"{capital(tally(merged(findings, of=len(cells))))}: {command_line(f'steelyard show {expansion.study.name}')}"
     )
     lines = spec_notes(cell.spec for cell in expansion.cells)
-    lines.append(table(["configuration", "runs", "throughput, samples/s"], rows))
+    lines.append(table(["configuration", "jobs", "throughput, samples/s"], rows))
     names = {planned.name: named for planned, named in zip(expansion.cells, labels, strict=True)}
     return [*lines, *generation_lines(cells, names), *wrapped(told)]
 

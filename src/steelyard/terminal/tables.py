@@ -37,7 +37,7 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
     names = labels(cells)
     cells = sorted(cells, key=lambda cell: natural_order(names[cell.cell]))
     rows = [[names[cell.cell], count_statuses(cell.statuses), with_interval(cell.throughput)] for cell in cells]
-    lines = [table(["configuration", "runs", "throughput, samples/s"], rows)]
+    lines = [table(["configuration", "jobs", "throughput, samples/s"], rows)]
     lines += interval_notes(
         (cell.throughput.interval, [record for record in cell.records if record.status.code in MEASURED])
         for cell in cells

@@ -123,12 +123,12 @@ def _settle_names(columns: list[PrintedColumn], layout: TableLayout) -> None:
         elif column.setting == "devices" and cells and not any(is_number(cell) for cell in cells):
             column.setting = "accelerator"
         if (
-            column.setting == "batch_per_device"
+            column.setting == "batch"
             and parallel
             and "micro" in column.heading.text.lower() + " micro"[: 6 * (column.heading.phrase == "mbs")]
         ):
             column.reason = "with tensor or pipeline parallelism a micro-batch is not that of a device"
-        if column.setting in ("options", "parallelism", "task") and column.setting != column.heading.phrase:
+        if column.setting in ("options", "parallel", "task") and column.setting != column.heading.phrase:
             column.note = column.note or "tells rows apart"
 
 
@@ -136,18 +136,18 @@ def _settle_batch(columns: list[PrintedColumn], layout: TableLayout) -> None:
     """Decide whether a plain `Batch size` is that of a device or of the job."""
     by = {column.setting: column for column in columns if column.setting and not column.reason}
     for column in columns:
-        if column.setting != "batch":
+        if column.setting != "any_batch":
             continue
-        if "global_batch" in by and "batch_per_device" not in by:
-            column.setting, column.note = "batch_per_device", "per device, because the global batch has its own column"
-        elif "batch_per_device" in by and "global_batch" not in by:
+        if "global_batch" in by and "batch" not in by:
+            column.setting, column.note = "batch", "per device, because the global batch has its own column"
+        elif "batch" in by and "global_batch" not in by:
             column.setting, column.note = "global_batch", "global, because the batch per device has its own column"
         elif "devices" not in by:
             column.setting, column.note = "global_batch", "no number of devices is printed"
         elif _is_proportional(layout, by["devices"].index, column.index):
             column.setting, column.note = "global_batch", "it grows with the devices"
         else:
-            column.setting, column.note = "batch_per_device", "per device or global is not printed"
+            column.setting, column.note = "batch", "per device or global is not printed"
 
 
 def _is_proportional(layout: TableLayout, devices: int, batch: int) -> bool:
@@ -248,7 +248,7 @@ def _settle_repeats(columns: list[PrintedColumn]) -> None:
         if column.metric == "throughput" and other in KINDS and first.unit and counted(first.unit.name) != item:
             column.metric = other
             first = taken.setdefault((other, column.group), column)
-        if first is not column and column.setting == "parallelism":
+        if first is not column and column.setting == "parallel":
             column.setting = "options"
         elif first is not column:
             column.reason = f"a second column for {key[0]}, after {first.heading.text!r}"

@@ -77,7 +77,7 @@ class Heading:
     metric: str = ""
     """A name such as throughput_per_device; empty for a setting and an unknown heading."""
     setting: str = ""
-    """A name in `rules.table.settings.SETTINGS`, or `batch` where the heading does not say per device or global."""
+    """A name in `rules.table.settings.SETTINGS`, or `any_batch` where the heading does not say per device or global."""
     unit: Unit | None = None
     group: tuple[tuple[str, str], ...] = ()
     """Settings that the heading states for its column, such as precision; columns with equal groups form rows."""
@@ -213,10 +213,10 @@ def _find_timed(text: str) -> tuple[str, list[str], Unit | None, str]:
 def _as_setting(
     made: Heading, setting: str, scope: str, precisions: list[str], labels: list[str], unit: Unit | None
 ) -> Heading:
-    if scope and (setting not in ("batch", "batch_per_device", "global_batch") or scope == "node"):
+    if scope and (setting not in ("any_batch", "batch", "global_batch") or scope == "node"):
         return replace(made, reason=f"{setting} per {scope} is not known")
     if scope == "device":
-        setting = "batch_per_device"
+        setting = "batch"
     if unit is not None:
         return replace(made, reason=f"a unit, {unit.name}, for a setting")
     stated = tuple(dict.fromkeys(precisions))

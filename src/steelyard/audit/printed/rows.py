@@ -275,7 +275,7 @@ def caption_settings(caption: str) -> dict[str, Setting]:
         if (
             heading.setting
             and not heading.group
-            and heading.setting not in ("batch", "options")
+            and heading.setting not in ("any_batch", "options")
             and value[:1] not in FORMULA
         ):
             try:

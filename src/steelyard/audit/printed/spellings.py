@@ -127,16 +127,16 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         "global_batch_size", "aggregate batch size", "total train batch size", "effective bs", "batch size global",
         "batch size total",
     ),
-    "batch_per_device": (
+    "batch": (
         "local batch size", "micro batch size", "microbatch size", "micro batch", "mbs", "microbatch", "local batch",
         "local bs", "per device train batch size", "device batch size", "per device batch size", "per gpu batch size",
         "per gpu batch", "per device batch", "batch size per gpu", "micro bs", "local batchsize",
     ),
-    "batch": (
+    "any_batch": (
         "batch size", "batch", "bs", "batchsize", "training batch size", "train batch size", "batch sz",
         "mini batch size", "minibatch size", "mini batch", "minibatch", "client batch size", "inference batch size",
     ),
-    "grad_accumulation": (
+    "accumulation": (
         "accumulation steps", "grad accumulation", "gradient accumulation", "gradient accumulation steps",
         "grad accum", "ga", "grad accumulation steps", "gradaccum", "accum steps", "gas", "accumulation", "grad acc",
         "gradient accum", "grad accum steps", "acc steps", "gradient acc steps",
@@ -168,13 +168,15 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "dataset": ("dataset", "data set", "training data", "data", "corpus"),
     "framework": ("framework", "software", "library", "frameworks", "framework version", "ml framework"),
     "container": ("container",),
-    "parallelism": ("parallelism", "sharding strategy", "parallel strategy", "mp mode", "distribution strategy"),
+    "parallel": (
+        "parallelism", "sharding strategy", "parallel strategy", "mp mode", "distribution strategy",
+    ),
     "optimizer": ("optimizer", "optimiser"),
     "epochs": ("epochs", "# epochs", "number of epochs", "num epochs", "training epochs"),
     "learning_rate": ("learning rate", "lr"),
     "task": ("task", "benchmark", "workload", "tasks"),
-    "phase": ("phase",),
-    "workers_per_device": ("workers per gpu", "workers per device"),
+    "mode": ("phase",),
+    "loader.workers": ("workers per gpu", "workers per device"),
     "compile": ("compile", "torch compile", "torch.compile", "compiler"),
     "options": (
         "method", "configuration", "config", "setup", "variant", "algorithm", "mode", "name", "approach", "technique",

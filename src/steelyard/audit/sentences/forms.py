@@ -63,8 +63,8 @@ def _settle_counts(sentence: Sentence, table: RowTable) -> None:
     for place, item in enumerate(sentence.items):
         if item.kind != "count" or item.key in SETTINGS:
             continue
-        if item.key == "batch":
-            keys = [key for key in ("batch_per_device", "global_batch")
+        if item.key == "any_batch":
+            keys = [key for key in ("batch", "global_batch")
                     if any(same(row.get(key), item.values[0]) for row in table.rows)]  # fmt: skip
             if len(keys) != 1:
                 raise NotUnderstoodError(

@@ -48,7 +48,7 @@ ITEM_WORDS = {
     "seq": "sequences", "seqs": "sequences", "token": "tokens", "tok": "tokens", "request": "requests",
 }  # fmt: skip
 SIZES = {
-    "batch": "batch", "global batch": "global_batch", "sequence length": "sequence_length",
+    "batch": "any_batch", "global batch": "global_batch", "sequence length": "sequence_length",
     "seq length": "sequence_length", "sequence": "sequence_length",
 }  # fmt: skip
 ABOUT = several("about around nearly almost roughly approximately ~")

@@ -1,7 +1,7 @@
 """Rank the configurations of a study: the best, those as good, the unreliable and the failed ones.
 
 $ steelyard best sweep
-$ steelyard best sweep:ranks=4 --by energy
+$ steelyard best sweep:devices=4 --by energy
 """
 
 from steelyard.cli.arguments import SELECTION, add_common

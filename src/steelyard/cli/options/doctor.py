@@ -12,7 +12,9 @@ def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     planned = parser.add_argument_group("planned run")
     planned.add_argument("--data", type=Path, metavar="DIR", help="folder of the training data")
-    planned.add_argument("--nproc", type=within(whole, ge=1, le=MOST), metavar="N", help="ranks on this node")
+    planned.add_argument(
+        "--devices", type=within(whole, ge=1, le=MOST), metavar="N", help="devices of the run on this node"
+    )
     planned.add_argument(
         "--loader-workers", type=within(whole, ge=0, le=MOST), metavar="N", help="loader processes per rank"
     )

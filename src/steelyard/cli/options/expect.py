@@ -5,7 +5,7 @@ batch, data and so on. The band is over machines, not over jobs; it needs three.
 come with steelyard, from imported results (steelyard import) and from the other nodes in the results folder.
 
 $ steelyard expect resnet50 --device A100 --batch 64 --precision bf16 --value 2130
-$ steelyard expect all-reduce --metric bus_bandwidth --ranks 16 --value "338 GB/s"
+$ steelyard expect all-reduce --metric bus_bandwidth --devices 16 --value "338 GB/s"
 """
 
 from steelyard.cli.arguments import add_common, stated, whole, within
@@ -18,10 +18,10 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--device", metavar="NAME", help="accelerator, or a part of its name: A100")
     parser.add_argument("--batch", type=within(whole, ge=1), metavar="N", help="samples per device")
     parser.add_argument("--precision", metavar="NAME", help="number format")
-    parser.add_argument("--ranks", type=within(whole, ge=1), metavar="N", help="devices of the job")
+    parser.add_argument("--devices", type=within(whole, ge=1), metavar="N", help="devices of the job")
     parser.add_argument(
         "--set", action="append", default=[], type=stated, metavar="KEY=VALUE", dest="stated",
-        help="any other setting, such as phase=infer; may be repeated",
+        help="any other setting, such as mode=infer; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--metric", default="throughput", metavar="NAME", help="figure to ask for (default %(default)s)"

@@ -1,6 +1,9 @@
-"""Explain the code of a finding, or print the JSON Schema of a file format. Without NAME list all of them.
+"""Explain the code of a finding, list the names of settings, or print the JSON Schema of a file format.
+
+Without NAME all codes and formats are listed.
 
 $ steelyard explain SY301
+$ steelyard explain settings
 $ steelyard explain run-spec
 """
 
@@ -11,6 +14,9 @@ from steelyard.cli.parser import Parser
 def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="code such as SY301 or its name, or a schema such as run-spec"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="code such as SY301 or its name, `settings`, or a schema such as run-spec",
     )
     add_common(parser, results=False)

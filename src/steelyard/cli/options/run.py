@@ -48,9 +48,7 @@ def _add_job(parser: Parser) -> None:
         help="model option, such as size=800M; may be repeated",
     )  # fmt: skip
     add_setting(job, RunSpec, "device", f"device family: {', '.join(plugins.BUILTIN['device'])}")
-    add_setting(
-        job, RunSpec, "ranks", "ranks of the job; each has one device and one process", names=("--ranks", "--nproc")
-    )
+    add_setting(job, RunSpec, "devices", "devices of the job; each has a process of its own")
     add_setting(job, RunSpec, "batch", "samples per device and micro-batch")
     add_setting(job, RunSpec, "accumulation", "micro-batches per optimizer step")
     add_setting(job, RunSpec, "learning_rate", "learning rate", default="the workload's own")

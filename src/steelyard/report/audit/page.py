@@ -40,7 +40,7 @@ MEANING = {
     "warnings": "There is something to correct or to explain before the figures are used.",
     "contradictory": "At least one figure or claim cannot be right.",
 }
-STATED = ("batch_per_device", "global_batch", "precision", "jobs", "dataset", "framework", "phase")
+STATED = ("batch", "global_batch", "precision", "jobs", "dataset", "framework", "mode")
 """Settings that most comparisons need."""
 
 
@@ -222,7 +222,7 @@ def _unstated(table: Rows, *, named: bool) -> list[str]:
     points = []
     for key in STATED:
         missing = sum(row.get(key) is None for row in rows)
-        if missing and not (key == "global_batch" and all(row.get("batch_per_device") is not None for row in rows)):
+        if missing and not (key == "global_batch" and all(row.get("batch") is not None for row in rows)):
             words = "No row states" if missing == len(rows) else f"{missing} of {len(rows)} rows do not state"
             points.append(f"{start}{words} {key.replace('_', ' ')}.")
     alone = [row for row in rows if row.figures and not any(len(amount.jobs) > 1 for amount in row.figures.values())]

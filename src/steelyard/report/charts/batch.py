@@ -156,7 +156,7 @@ def _form(curve: BatchCurve, factor: float) -> list[dict[str, Any]]:
     swept = [entry.batch for entry in curve.cells if entry.throughput.value is not None]
     start, stop = max(found.from_batch or 0.0, min(swept)), max(swept)
     spec_of = curve.cells[0].cell.records[0].spec
-    whole = spec_of.ranks * spec_of.accumulation / factor
+    whole = spec_of.devices * spec_of.accumulation / factor
     batches = [start * (stop / start) ** (n / (DRAWN - 1)) for n in range(DRAWN)] if stop > start else []
     return [{"x": b, "y": whole * b / (found.fixed_s + found.sample_s * b)} for b in batches]
 
@@ -258,7 +258,7 @@ def _notes(curve: BatchCurve) -> tuple[str, ...]:
 
 def _table(curve: BatchCurve, name: str) -> Table:
     columns = (
-        Column("batch per device", "samples"), Column("runs", align="left"),
+        Column("batch per device", "samples"), Column("jobs", align="left"),
         Column("throughput of the job", "samples/s"), Column("share of the maximum", "%"), Column("peak memory", "GiB"),
     )  # fmt: skip
     rows = []

@@ -46,11 +46,8 @@ MAX_TEXTS = 9
 LIGHT, DARK = (228, 240, 248), (0, 61, 107)
 # From this share on, white text has more contrast than black. The contrast is at least 4.5 to 1 on both sides.
 WHITE_FROM = 0.66
-WORDS = {
-    "batch": "batch per device, samples", "global_batch": "global batch, samples", "devices": "devices",
-    "ranks": "devices",
-}  # fmt: skip
-SHORT = {"ranks": "devices", "batch_per_device": "batch", "global_batch": "global batch"}
+WORDS = {"batch": "batch per device, samples", "global_batch": "global batch, samples"}
+SHORT = {"global_batch": "global batch"}
 LOST = {"out_of_memory": "out of memory"}
 
 

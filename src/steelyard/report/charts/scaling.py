@@ -238,7 +238,9 @@ def _ended(text: str) -> str:
 
 def _lost(found: Scaling) -> str:
     lost = [f"{counted(count, 'device')}: {_ended(ended)}" for count, ended in found.missing]
-    unused = [f"{counted(cell.records[0].spec.ranks, 'device')}: {'; '.join(cell.unreliable)}" for cell in found.aside]
+    unused = [
+        f"{counted(cell.records[0].spec.devices, 'device')}: {'; '.join(cell.unreliable)}" for cell in found.aside
+    ]
     text = f" Unreliable and not used: {', '.join(unused)}." if unused else ""
     return f"{text} No result at {'; '.join(lost)}." if lost else text
 
@@ -276,7 +278,7 @@ def _table(found: Scaling, name: str, runs: Runs, *, ratios: bool = True) -> Tab
         ids = tuple(record.run_id for record in cell.records)
         jobs = sum(record.status.code in MEASURED for record in cell.records)
         figure = marked(figure_cell(cell.throughput, ids, error_codes(cell.findings)), cell.unreliable)
-        count = cell.records[0].spec.ranks
+        count = cell.records[0].spec.devices
         rows.append(
             (Cell(str(count), count), Cell(str(jobs), jobs), figure, *(Cell("unreliable") for _ in columns[3:]))
         )

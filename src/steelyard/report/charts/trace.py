@@ -98,7 +98,7 @@ def step_band(raw: Path, ranks: int, most: int = POINTS) -> StepBins:
 
 def trace_chart(raw: Path, record: RunRecord, name: str = "step-times") -> Chart:
     """Draw the step times of one run; `raw` is the folder of its raw files."""
-    band = step_band(raw, record.spec.ranks)
+    band = step_band(raw, record.spec.devices)
     factor, unit = in_time(float(np.median(band.mean_s)))
     bottom, top = _range(band)
     axes = Axes(

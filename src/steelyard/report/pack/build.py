@@ -69,7 +69,7 @@ def gather(
         kept = [found for found in curve.findings if found.severity == "error" or not found.code.startswith(elsewhere)]
         curve = replace(curve, findings=tuple(kept))
         # A requested job size that was not measured is drawn as missing.
-        measured = {*(point.devices for point in curve.points), *(cell.records[0].spec.ranks for cell in curve.aside)}
+        measured = {*(point.devices for point in curve.points), *(cell.records[0].spec.devices for cell in curve.aside)}
         if plan.devices not in {*measured, *(count for count, _ in curve.missing)}:
             curve = replace(curve, missing=(*curve.missing, (plan.devices, NOT_MEASURED)))
     return Pack(
@@ -92,7 +92,7 @@ def _one_curve(
     cells: Sequence[CellSummary], plan: WorkPlan, declared: Declared | None, selection: str
 ) -> tuple[list[CellSummary], Scaling | None, str]:
     """Return the cells of the selected curve by number of devices, the curve, and why there is none."""
-    counts = [cell.records[0].spec.ranks for cell in cells]
+    counts = [cell.records[0].spec.devices for cell in cells]
     if len(set(counts)) == 1:
         if len(cells) > 1:
             raise _several([cell.cell for cell in cells], selection)
@@ -104,8 +104,8 @@ def _one_curve(
         raise _several([curve.label for curve in curves], selection)
     on_curve = {cell.cell for cell in (*curves[0].cells, *curves[0].aside)}
     lost = {count for count, _ in curves[0].missing}
-    kept = [cell for cell in cells if cell.cell in on_curve or cell.records[0].spec.ranks in lost]
-    return sorted(kept, key=lambda cell: cell.records[0].spec.ranks), curves[0], ""
+    kept = [cell for cell in cells if cell.cell in on_curve or cell.records[0].spec.devices in lost]
+    return sorted(kept, key=lambda cell: cell.records[0].spec.devices), curves[0], ""
 
 
 def _several(names: Sequence[str], selection: str) -> InputError:

@@ -36,11 +36,11 @@ def _met(section: str, holds: object, todo: str) -> Answer:
 
 def _scaling(pack: Pack) -> Answer:
     if pack.curve is None:
-        return Answer("scaling", "measure at least two numbers of devices: [sweep] ranks = [1, 2, 4, 8]")
+        return Answer("scaling", "measure at least two numbers of devices: [sweep] devices = [1, 2, 4, 8]")
     codes = sorted({found.code for found in pack.curve.findings if found.severity == "error"})
     if pack.curve.blocked:
         return Answer("scaling", f"fix the errors of the scaling: {', '.join(codes)}")
-    unreliable = [cell.records[0].spec.ranks for cell in pack.curve.aside] or [p.devices for p in pack.curve.points]
+    unreliable = [cell.records[0].spec.devices for cell in pack.curve.aside] or [p.devices for p in pack.curve.points]
     reasons = [*pack.curve.doubts, *(reason for cell in pack.curve.aside for reason in cell.unreliable)]
     todo = f"repeat {', '.join(map(str, unreliable))} devices: {'; '.join(dict.fromkeys(reasons))}"
     return _met("scaling", not reasons, todo)
@@ -63,7 +63,7 @@ def _one_and_two(pack: Pack) -> Answer:
 def _largest(pack: Pack) -> Answer:
     asked, largest = pack.request.plan.devices, pack.request.basis.largest
     todo = f"measure {asked} devices, or request at most {largest}, the largest number measured"
-    doubts = [cell.unreliable for cell in pack.cells if cell.records[0].spec.ranks == asked and cell.throughput.value]
+    doubts = [cell.unreliable for cell in pack.cells if cell.records[0].spec.devices == asked and cell.throughput.value]
     if asked <= largest and any(doubts):
         return Answer("scaling", f"repeat {asked} devices: {'; '.join(doubts[0])}")
     return _met("scaling", asked <= largest, todo)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Row
 
 TABLE_FILE = "table.csv"
-SETTINGS = ("system", "accelerator", "model", "phase", "precision", "batch_per_device", "global_batch")
+SETTINGS = ("system", "accelerator", "model", "mode", "precision", "batch", "global_batch")
 COLUMNS = ("source", "table", "devices", *SETTINGS, "jobs", "metric", "value", "unit")
 DIGITS = 6
 """Digits of every number: at least as many as the tables of a pack print."""
@@ -44,7 +44,7 @@ def own_table(cells: Sequence[CellSummary], curve: Scaling | None, request: Requ
         row = row_of(cell)
         settings = _settings(row, batches=True)
         rate = cell.throughput
-        start = ["pack", "scaling", cell.records[0].spec.ranks, *settings, row.get("jobs")]
+        start = ["pack", "scaling", cell.records[0].spec.devices, *settings, row.get("jobs")]
         if rate.value is not None and unit_of(rate.unit) is not None:
             writer.writerow([*start, "throughput", _printed(rate.value), rate.unit])
             if cell.cell in efficiencies:

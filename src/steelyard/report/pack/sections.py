@@ -35,14 +35,14 @@ SHARES = (
     ("model_flops_utilisation", "model FLOPs utilisation"),
 )  # fmt: skip
 SETTINGS = {
-    "model": "model", "model_options": "model options", "phase": "phase", "serving": "generation", "dataset": "data",
+    "model": "model", "model_options": "model options", "mode": "mode", "serving": "generation", "dataset": "data",
     "precision": "precision", "parameter_precision": "parameter precision",
-    "autocast": "autocast", "batch_per_device": "batch per device",
-    "global_batch": "global batch", "optimizer": "optimizer", "parallelism": "parallelism",
+    "autocast": "autocast", "batch": "batch per device",
+    "global_batch": "global batch", "optimizer": "optimizer", "parallel": "parallel",
     "preset": "preset", "optimizer_kernel": "optimizer implementation", "attention": "attention kernel",
     "cudnn_benchmark": "cuDNN benchmark", "numa": "bound to NUMA nodes",
     "backend": "communication backend", "compile": "compilation", "channels_last": "channels last",
-    "workers_per_device": "loader processes per device", "framework": "framework", "build": "build",
+    "loader.workers": "loader processes per device", "framework": "framework", "build": "build",
     "container": "container", "accelerator": "accelerator", "driver": "driver", "device_clock": "device clock",
     "power_limit": "power limit", "host_cpu": "host CPU", "cpus": "CPUs", "architecture": "architecture",
     "kernel": "kernel", "filesystem": "file system of the data", "timing": "step timer", "node": "nodes",
@@ -288,7 +288,7 @@ def scaling_section(pack: Pack) -> Section:
         unit = pack.cells[0].throughput.unit
         rows = tuple(
             (
-                Cell(str(cell.records[0].spec.ranks), cell.records[0].spec.ranks),
+                Cell(str(cell.records[0].spec.devices), cell.records[0].spec.devices),
                 marked(figure_cell(cell.throughput, tuple(record.run_id for record in cell.records)), cell.unreliable),
             )
             for cell in pack.cells
@@ -320,14 +320,14 @@ def performance_section(pack: Pack) -> Section:
     spec = cell.records[0].spec
     rate = cell.throughput
     facts = [
-        ("base", counted(spec.ranks, "device")),
+        ("base", counted(spec.devices, "device")),
         (
             "throughput",
             f"{with_interval(rate)} {rate.unit}" if rate.value is not None else str(rate.reason),
         ),
     ]
     if rate.value is not None:
-        facts.append(("throughput per device", f"{number(rate.value / spec.ranks)} {rate.unit}"))
+        facts.append(("throughput per device", f"{number(rate.value / spec.devices)} {rate.unit}"))
     row = row_of(cell)
     for name, what in (("step_time_mean", "mean step time"), ("step_time_p99", "99th percentile of step times")):
         if name in row.figures:
@@ -337,7 +337,9 @@ def performance_section(pack: Pack) -> Section:
     facts.append(("samples per step", f"{spec.step_samples:,}"))
     facts.append(("one device", device_words(cell.records)))
     facts.append(("jobs", f"{row.get('jobs')}, window: {rate.window}"))
-    answer = f"{counted(spec.ranks, 'device')}: {with_interval(rate)} {rate.unit}." if rate.value else str(rate.reason)
+    answer = (
+        f"{counted(spec.devices, 'device')}: {with_interval(rate)} {rate.unit}." if rate.value else str(rate.reason)
+    )
     codes = dict.fromkeys(one.code for one in cell.findings if one.severity == "error" and one.code[:3] != "SY4")
     answer += f" Do not use until fixed: {', '.join(codes)}." if codes else ""
     answer += f" Unreliable: {'; '.join(cell.unreliable)}." if cell.unreliable and rate.value and not codes else ""
@@ -380,7 +382,7 @@ def use_section(pack: Pack) -> Section:
     clocks = any(_share(cell, "clock_device") for cell in pack.cells)
     for cell in pack.cells:
         ids = tuple(record.run_id for record in cell.records)
-        cells = [Cell(str(cell.records[0].spec.ranks), cell.records[0].spec.ranks)]
+        cells = [Cell(str(cell.records[0].spec.devices), cell.records[0].spec.devices)]
         mean = _share(cell, "clock_device")
         clock = Cell("unknown") if mean is None else Cell(f"{mean.value:,.0f}", mean.value, runs=ids)
         rows.append(

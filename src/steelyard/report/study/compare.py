@@ -41,7 +41,7 @@ SHOWN_LEFT_OUT = 6
 DIFFERS = "What differs between the selections, and does it explain the result?"
 VERDICTS = {"too few jobs": "not ranked"}
 # These have their own sections.
-CURVES = ("ranks", "batch")
+CURVES = ("devices", "batch")
 
 
 @dataclass(frozen=True)

@@ -70,9 +70,9 @@ def _which(label: str, groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
 
 def scaling_section(entry: Subject, name: str = "scaling", title: str = "Scaling over devices") -> Section | None:
     """Throughput, efficiency and losses over devices; None if only one number of devices was run."""
-    if "ranks" not in entry.swept:
+    if "devices" not in entry.swept:
         return None
-    groups = entry.groups("ranks")
+    groups = entry.groups("devices")
     question = "How well does it scale over devices, and where is efficiency lost?"
     try:
         curves = _scalings(entry, groups)
@@ -83,7 +83,7 @@ def scaling_section(entry: Subject, name: str = "scaling", title: str = "Scaling
     blocks: list[Any] = [_curve_table(curves, entry, name)] if len(curves) > 1 else []
     for place, curve in enumerate(drawn(curves), 1):
         blocks += _drawn(curve, entry, name if place == 1 else f"{name}-{place}")
-    texts = left_out(entry, len(groups), "ranks")
+    texts = left_out(entry, len(groups), "devices")
     blocks += [Prose(tuple(texts))] if texts else []
     findings = merged(
         dataclasses.replace(found, place=": ".join(filter(None, (curve.label, found.place))))
@@ -262,8 +262,8 @@ def heat_section(entry: Subject, name: str = "heat", title: str = "Map of two se
     if len(entry.swept) < 2:
         return None
     x, y = sorted(entry.swept, key=lambda key: -len(entry.swept[key]))[:2]
-    if {"batch", "ranks"} <= set(entry.swept):
-        x, y = "batch", "ranks"
+    if {"batch", "devices"} <= set(entry.swept):
+        x, y = "batch", "devices"
     others = [key for key in entry.swept if key not in (x, y)]
     best = next(iter(fastest_first(entry.cells)), entry.cells[0])
     cells = [

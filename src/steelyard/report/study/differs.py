@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 from steelyard.report.page import Cell, Column, Table
 from steelyard.rules.table.row import Pair
-from steelyard.rules.table.settings import SETTINGS, Difference, alike, blocks, meant_to_differ, shown, stated
+from steelyard.rules.table.settings import (
+    SETTINGS,
+    Difference,
+    alike,
+    blocks,
+    keys_named,
+    meant_to_differ,
+    shown,
+    stated,
+)
 from steelyard.terminal.text import shortened
 
 if TYPE_CHECKING:
@@ -76,7 +85,7 @@ def differing_answer(table: Table | None, factor: str) -> str:
 
 def _meaning(key: str, comparisons: Sequence[Comparison], factor: str) -> str:
     """Return what a difference means for the ratio: the worst of all pairs."""
-    if factor in (key, SETTINGS[key]):
+    if key in keys_named(factor):
         return FACTOR
     found = {RANGE}
     for one in comparisons:

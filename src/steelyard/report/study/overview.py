@@ -94,7 +94,7 @@ def _facts(entry: Subject, energies: Sequence[CellEnergy]) -> list[tuple[str, st
     # Settings that all configurations share and that are not defaults.
     chosen = settings_of(entry.cells[0])
     kept = {key: value for key, value in chosen.items() if key not in entry.swept and not key.startswith(HIDDEN)}
-    for key in ("precision", "ranks", "batch", "preset"):
+    for key in ("precision", "devices", "batch", "preset"):
         if key not in entry.swept:
             kept.setdefault(key, default(key) if key not in chosen else chosen[key])
     same = ", ".join(f"{key} {_shown(value)}" for key, value in sorted(kept.items()) if key != "workload")
@@ -270,7 +270,7 @@ def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Ta
     columns += [Column("throughput of the job", rate_unit), Column("step time", unit)]
     columns += [Column("energy per sample", "J")] if costs else []
     columns += [Column("reliability", align="left", filtered=len(entry.cells) > 1)]
-    columns += [*([Column("runs", align="left")] if failed else []), *([Column("nodes")] if spread else [])]
+    columns += [*([Column("jobs", align="left")] if failed else []), *([Column("nodes")] if spread else [])]
     # Codes that every result has are listed next to the table; they would only fill its rows.
     measured = [cell for cell in entry.cells if cell.throughput.value is not None]
     codes = [{found.code for found in cell.findings} - set(error_codes(cell.findings)) for cell in measured]

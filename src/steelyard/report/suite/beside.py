@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder
     from steelyard.rules.table.row import Amount, Row, RowTable
 
-AUTOMATIC = {
-    "devices": "ranks", "batch_per_device": "batch", "global_batch": "global_batch", "precision": "precision",
-    "workers_per_device": "loader.workers", "grad_accumulation": "accumulation",
-}  # fmt: skip
-"""Settings of a document and of a run with the same meaning."""
-BESIDE = ("data", "epoch", "budget", "energy", "quality", "sim", "device", "crosscheck_steps", "last_batch")
+AUTOMATIC = ("devices", "batch", "global_batch", "precision", "loader.workers", "accumulation")
+"""Settings of a document that are those of a run, if the suite does not say otherwise."""
+BESIDE = (
+    "data", "epoch_samples", "epoch_steps", "epochs", "budget", "energy", "quality", "sim", "device",
+    "crosscheck_steps", "last_batch",
+)  # fmt: skip
 """Settings that do not tell configurations apart: data and length of a run, and how it is measured."""
 METRIC = "metric"
 FIGURE = "figure"
@@ -122,8 +122,8 @@ class SuiteResults:
     def plan(self, part: Part) -> list[Planned]:
         """Return the configurations of a part at this size, with the numbers of devices that were measured."""
         if part.name not in self._plans:
-            measured = tuple(sorted({cell.spec.ranks for cell in self.cells(part)}))
-            devices = measured if "ranks" in part.sweep else ()
+            measured = tuple(sorted({cell.spec.devices for cell in self.cells(part)}))
+            devices = measured if "devices" in part.sweep else ()
             self._plans[part.name] = plan_part(self.suite, part, Choice(self.size, devices))
         return self._plans[part.name]
 
@@ -217,11 +217,11 @@ def _wanted(table: PrintedTable, row: Row, metric: str) -> tuple[dict[str, Any],
             figure = values[text].get(FIGURE, figure)
         elif value is not None and key != METRIC:
             return None
-    for key, name in AUTOMATIC.items():
+    for key in AUTOMATIC:
         value = row.get(key)
         if key in table.same or value is None or (key == "precision" and value not in get_args(Precision)):
             continue
-        settings.setdefault(name, value)
+        settings.setdefault(key, value)
     return settings, figure
 
 
@@ -232,7 +232,8 @@ def _has(planned: Planned, wanted: dict[str, Any]) -> bool:
 def _is_of(spec: RunSpec, planned: Planned) -> bool:
     """Return whether a run has the settings of a configuration. What data it used does not matter here."""
     settings = {**dict(_leaves(planned.run)), **planned.settings}
-    return all(setting_of(spec, key) == value for key, value in settings.items() if not key.startswith(BESIDE))
+    telling = {key: value for key, value in settings.items() if key.partition(".")[0] not in BESIDE}
+    return all(setting_of(spec, key) == value for key, value in telling.items())
 
 
 def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -254,10 +255,10 @@ def _named_alike(row: Row, entry: Beside, *, other_work: bool) -> Row:
             settings[key] = value
     if "model" in entry.table.same and not other_work:
         settings["model_options"] = "none"
-    phase = entry.published.get("phase")
+    phase = entry.published.get("mode")
     if phase is not None and phase not in get_args(Mode):
         # A window of the run, such as its second epoch, which our figure has too.
-        settings["phase"] = phase
+        settings["mode"] = phase
     if entry.planned.epochs is not None:
         settings["epochs"] = entry.planned.epochs
     assert entry.ours is not None

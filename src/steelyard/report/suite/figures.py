@@ -126,11 +126,11 @@ def _tokens_per_energy(run: OurRun) -> Amount | None:
 
 
 def _hourly(run: OurRun) -> Amount | None:
-    return _scaled(run.row.figures.get("power_job"), WH / run.spec.ranks, "J")
+    return _scaled(run.row.figures.get("power_job"), WH / run.spec.devices, "J")
 
 
 def _tokens_each(run: OurRun) -> Amount | None:
-    return _scaled(run.row.figures.get("token_throughput"), 1 / run.spec.ranks, "tokens/s")
+    return _scaled(run.row.figures.get("token_throughput"), 1 / run.spec.devices, "tokens/s")
 
 
 _FORMULAS: dict[str, Callable[[OurRun], Amount | None]] = {
@@ -143,7 +143,7 @@ _FORMULAS: dict[str, Callable[[OurRun], Amount | None]] = {
         run.row.figures.get("later_epochs_throughput") or run.row.figures.get("throughput")
     ),
     "energy_per_epoch": _energy,
-    "energy_per_epoch_per_device": lambda run: _energy(run, run.spec.ranks),
+    "energy_per_epoch_per_device": lambda run: _energy(run, run.spec.devices),
     "energy_per_hour_per_device": _hourly,
     "images_per_energy": _per_energy,
     "tokens_per_energy": _tokens_per_energy,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Amount, Row
 
 HERE = "here"
-NUMBERED = {"devices", "batch_per_device", "global_batch", "workers_per_device", "prefetch", "nodes"}
+NUMBERED = {"devices", "batch", "global_batch", "loader.workers", "loader.prefetch", "nodes"}
 """Settings whose values say nothing without their names."""
 NOT_MEASURED = "not measured"
 MACHINE = {"CPU": "cpu.model", "CPUs": "cpu.usable", "driver": "gpu0.driver", "torch": "torch.version",
@@ -299,7 +299,7 @@ def _our_column(entry: Beside) -> tuple[str, str]:
     table = entry.table
     said = [_said(entry.published, key) for key in table.columns if key not in ("accelerator", "system", "devices")]
     if "devices" in table.columns:
-        said.append(many((entry.there or entry.planned).get("ranks"), "device"))
+        said.append(many((entry.there or entry.planned).get("devices"), "device"))
     if len(table.figures) > 1 or not table.columns:
         # Two printed figures may stand for one of ours: what was measured, and what was expected.
         said.append(_word(entry.figure.removesuffix("_job")))
@@ -342,7 +342,7 @@ def _instead(entry: Beside) -> str:
     if entry.there is None:
         return ""
     whole = "global_batch" in entry.there.settings
-    names = ("ranks", "global_batch" if whole else "batch", "precision", "loader.workers")
+    names = ("devices", "global_batch" if whole else "batch", "precision", "loader.workers")
     changed = [name for name in names if entry.there.get(name) != entry.planned.get(name)]
     said = [f"{_word(name.rpartition('.')[2])} {entry.there.get(name)}" for name in changed]
     return f" at {', '.join(said)}" if said else ""
@@ -452,7 +452,7 @@ def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
     plan = results.plan(results.found.part(table.part))
     keys = [*table.rows, *table.columns]
     found = [results.ours(planned) for planned in plan]
-    words = {key: _word(key.removeprefix("model.")) for key in keys} | {"ranks": "devices"}
+    words = {key: _word(key.removeprefix("model.")) for key in keys}
     columns = [Column(words[key], align="left") for key in keys]
     lines = [[_setting_cell(planned, key) for key in keys] for planned in plan]
     for figure in table.figures:

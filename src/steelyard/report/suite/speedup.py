@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Amount, Row
 
 # What changes with the number of devices.
-FOLLOW = ("devices", "nodes", "parallelism", "global_batch")
+FOLLOW = ("devices", "nodes", "parallel", "global_batch")
 
 
 def speedup_tables(entries: Sequence[Beside], name: str) -> list[Table]:

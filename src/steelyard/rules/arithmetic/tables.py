@@ -221,21 +221,20 @@ class BatchProduct(TableRule):
         "not match, readers cannot repeat the run."
     )
     detected = (
-        "global_batch is compared with batch_per_device x replicas x grad_accumulation. If one other value explains "
+        "global_batch is compared with batch x replicas x accumulation. If one other value explains "
         "it, that is named, and rows with the same slip are reported together. The number of replicas is the "
         "number that the row states, or the number of devices if the row is data-parallel or has one device; otherwise "
         "it is unknown. An unknown factor may be any whole number."
     )
     bad = Example(
-        "devices,parallelism,batch_per_device,global_batch,metric,value,unit\n4,DDP,32,64,throughput,900,images/s\n",
+        "devices,parallel,batch,global_batch,metric,value,unit\n4,DDP,32,64,throughput,900,images/s\n",
         "Four devices with 32 samples each make 128, not 64.",
     )
     good = Example(
-        "devices,parallelism,batch_per_device,global_batch,metric,value,unit\n"
-        "4,pipeline 4,32,64,throughput,900,images/s\n",
+        "devices,parallel,batch,global_batch,metric,value,unit\n4,pipeline 4,32,64,throughput,900,images/s\n",
         "The four devices form one pipeline: 64 is two accumulated micro-batches of 32.",
     )
-    fix = "correct global_batch, batch_per_device, devices or grad_accumulation"
+    fix = "correct global_batch, batch, devices or accumulation"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """Yield one finding per slip: rows in which the same setting is wrong by the same factor are told together."""
@@ -396,8 +395,8 @@ class _Batches(NamedTuple):
     @staticmethod
     def of(row: Row) -> _Batches | None:
         """Return the batch sizes of a row, or None if it does not state the global batch and that per device."""
-        share, batch = row.number("batch_per_device"), row.number("global_batch")
-        return _Batches(share, batch, replicas_of(row), row.number("grad_accumulation")) if share and batch else None
+        share, batch = row.number("batch"), row.number("global_batch")
+        return _Batches(share, batch, replicas_of(row), row.number("accumulation")) if share and batch else None
 
     @property
     def portion(self) -> float:
@@ -427,7 +426,7 @@ class _Batches(NamedTuple):
         """Return the one setting that explains it: the value that fits is whole, and no row with it is right."""
         if not self.is_exact:
             return None
-        able = {"grad_accumulation": self.steps or 1.0, "batch_per_device": self.share}
+        able = {"accumulation": self.steps or 1.0, "batch": self.share}
         fitting = {key: stated * self.batch / self.portion for key, stated in able.items()}
         whole = {key: value for key, value in fitting.items() if value >= 1 and value == round(value)}
         # A value that also occurs in a row whose product is right is trusted.
@@ -445,7 +444,7 @@ _REPLICAS = re.compile(r"([0-9]{1,6}) replicas?\b", re.IGNORECASE)
 
 def replicas_of(row: Row) -> float | None:
     """Return the number of model replicas that share a global batch, or None if the row does not say."""
-    parallelism, devices = str(row.get("parallelism") or ""), row.number("devices")
+    parallelism, devices = str(row.get("parallel") or ""), row.number("devices")
     stated = _REPLICAS.search(parallelism)
     if stated:
         return float(stated[1]) or None

@@ -201,7 +201,7 @@ class RunAboveLimit(RunRule):
         # On a card with several dies each rank sees a die as its device, but the limit is that of the card.
         main = _find_main(record)
         counted = len(main.validity.domains) if main is not None and main.validity is not None else 0
-        counted = counted or record.spec.ranks
+        counted = counted or record.spec.devices
         each_w = power.value / counted
         if each_w > MARGIN * limit_w:
             message = (

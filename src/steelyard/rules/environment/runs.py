@@ -27,15 +27,15 @@ class RanksMissing(RunRule):
     severity = "error"
     why = "The rate of a job depends on all its ranks. If some have no samples, the slowest rank may be missing."
     detected = "The number of ranks with step samples is not the number of ranks that were launched."
-    bad = Example("ranks_seen = 3\nspec.ranks = 4\n", "One of four ranks wrote no samples.")
-    good = Example("ranks_seen = 4\nspec.ranks = 4\n", "All four ranks wrote their samples.")
+    bad = Example("ranks_seen = 3\nspec.devices = 4\n", "One of four ranks wrote no samples.")
+    good = Example("ranks_seen = 4\nspec.devices = 4\n", "All four ranks wrote their samples.")
     fix = "check the logs of the missing ranks, then rerun"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding with the number of ranks that have samples."""
         # Of a program SY619 says why.
-        if record.steps_seen and record.ranks_seen != record.spec.ranks and record.wrapped is None:
-            message = f"only {record.ranks_seen} of {record.spec.ranks} ranks wrote samples"
+        if record.steps_seen and record.ranks_seen != record.spec.devices and record.wrapped is None:
+            message = f"only {record.ranks_seen} of {record.spec.devices} ranks wrote samples"
             yield self.found(message, command=f"steelyard show {record.run_id}")
 
 
@@ -72,7 +72,7 @@ class TooFewCpus(RunRule):
             return
         if not place.facts.get("cpu.usable", "").isdigit():
             return
-        usable, ranks = float(place.facts["cpu.usable"]), spec.ranks
+        usable, ranks = float(place.facts["cpu.usable"]), spec.devices
         bound = record.settings.values.get("numa_bound") if record.settings else None
         if record.load:
             # The CPUs of all ranks of a node together: each rank may have its own, or share them with others.

@@ -26,7 +26,7 @@ REACH = 2.0
 GAP = 4.0
 FEW_COUNTS = 2
 # Settings that may change with the number of devices. The batch is checked separately.
-GROWS = ("devices", "nodes", "batch_per_device", "global_batch", "grad_accumulation", "parallelism", "backend")
+GROWS = ("devices", "nodes", "batch", "global_batch", "accumulation", "parallel", "backend")
 
 
 def curves(table: RowTable) -> list[list[Row]]:
@@ -61,9 +61,9 @@ def _measure_at(rows: Sequence[Row], devices: float) -> str:
     if row is None or row.spec is None or row.spec.program is not None:
         # How many ranks a program has is in its command.
         return ""
-    changes = {"ranks": int(devices)}
+    changes = {"devices": int(devices)}
     if kind_of([each for each in rows if each.spec is not None]) == "strong":
-        batch, rest = divmod(row.spec.batch * row.spec.ranks, int(devices))
+        batch, rest = divmod(row.spec.batch * row.spec.devices, int(devices))
         if rest or not batch:
             return ""
         changes["batch"] = batch
@@ -169,11 +169,11 @@ class NeitherStrongNorWeak(TableRule):
         "neither the global batch nor the batch per device is constant."
     )
     bad = Example(
-        "devices,batch_per_device,metric,value,unit\n1,64,efficiency,100,%\n2,48,efficiency,96,%\n4,32,efficiency,80,%\n",
+        "devices,batch,metric,value,unit\n1,64,efficiency,100,%\n2,48,efficiency,96,%\n4,32,efficiency,80,%\n",
         "The global batch is 64, 96 and 128, the batch per device 64, 48 and 32: both change.",
     )
     good = Example(
-        "devices,batch_per_device,metric,value,unit\n1,64,efficiency,100,%\n2,64,efficiency,96,%\n4,64,efficiency,90,%\n",
+        "devices,batch,metric,value,unit\n1,64,efficiency,100,%\n2,64,efficiency,96,%\n4,64,efficiency,90,%\n",
         "The batch per device is always 64: weak scaling.",
     )
     fix = "keep the batch per device (weak scaling) or the global batch (strong scaling) the same at every device count"

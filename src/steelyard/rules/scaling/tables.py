@@ -96,7 +96,7 @@ class Superlinear(TableRule):
         share = efficiency.middle
         message = f"{times(share * factor)} as fast on {factor:g} times the devices: efficiency {percent(share)}"
         evidence = f"{_format_speeds(speed, base)}; at least {percent(math.exp(efficiency.low))} after rounding"
-        steps = [entry.row.get("grad_accumulation") for entry in (speed, base)]
+        steps = [entry.row.get("accumulation") for entry in (speed, base)]
         severity: Severity = "note" if not claims and steps[0] != steps[1] else "warning"
         return self.found(message, place=speed.row.place, evidence=evidence, severity=severity)
 
@@ -121,12 +121,12 @@ class ConfoundedScaling(TableRule):
         "most, and a note if only the batch changed."
     )
     bad = Example(
-        "devices,precision,batch_per_device,metric,value,unit\n"
+        "devices,precision,batch,metric,value,unit\n"
         "1,fp32,32,throughput,2640,images/s\n4,fp16,256,throughput,37510,images/s\n4,fp16,256,speedup,14.2,x\n",
         "14.2 times as fast on 4 devices, but precision and batch changed as well.",
     )
     good = Example(
-        "devices,precision,batch_per_device,metric,value,unit\n"
+        "devices,precision,batch,metric,value,unit\n"
         "1,fp16,256,throughput,9900,images/s\n4,fp16,256,throughput,37510,images/s\n",
         "Only the number of devices changed.",
     )
@@ -174,7 +174,7 @@ class ConfoundedScaling(TableRule):
             share = percent(clean.middle / (speed.devices / other.devices))
             evidence += f"; with equal settings {times(clean.middle)} over {other.devices:g} devices, {share}"
         if not _claims_scaling(series):
-            severity = "note" if all(change.role == "batch" for change in changes) else "warning"
+            severity = "note" if all(change.role == "batches" for change in changes) else "warning"
         return self.found(message, place=speed.row.place, evidence=evidence, severity=severity)
 
 
@@ -224,22 +224,12 @@ def changed(base: Row, row: Row) -> list[Difference]:
         counts = all(isinstance(value, int | float) and value for value in (entry.a, entry.b))
         ratio = float(entry.b) / float(entry.a) if counts else 0.0
         # If a table states only one of the two batch sizes, weak or strong scaling changes it in proportion.
-        alone = not {"batch_per_device", "global_batch"} <= keys
-        if (
-            alone
-            and entry.key == "global_batch"
-            and math.isclose(ratio, growth)
-            and "batch_per_device" not in row.settings
-        ):
+        alone = not {"batch", "global_batch"} <= keys
+        if alone and entry.key == "global_batch" and math.isclose(ratio, growth) and "batch" not in row.settings:
             continue
-        if (
-            alone
-            and entry.key == "batch_per_device"
-            and math.isclose(ratio * growth, 1)
-            and "global_batch" not in row.settings
-        ):
+        if alone and entry.key == "batch" and math.isclose(ratio * growth, 1) and "global_batch" not in row.settings:
             continue
-        if entry.key == "global_batch" and "batch_per_device" in keys:
+        if entry.key == "global_batch" and "batch" in keys:
             continue
         kept.append(entry)
     return kept
@@ -276,7 +266,7 @@ def _may_be_clean(base: Row, row: Row) -> bool:
     Strong scaling by gradient accumulation keeps the global batch and divides the accumulation steps.
     """
     strong = base.get("global_batch") is not None and base.get("global_batch") == row.get("global_batch")
-    keys = ("workers_per_device", "sequence_length", *(() if strong else ("grad_accumulation",)))
+    keys = ("loader.workers", "sequence_length", *(() if strong else ("accumulation",)))
     return all((a := base.get(key)) is None or (b := row.get(key)) is None or a == b for key in keys)
 
 

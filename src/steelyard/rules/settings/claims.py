@@ -35,21 +35,21 @@ class Unfair(ClaimRule):
         "equal must stay equal within 10 %."
     )
     bad = Example(
-        "accelerator,devices,model,batch_per_device,metric,value,unit\n"
+        "accelerator,devices,model,batch,metric,value,unit\n"
         "X,1,net,8,throughput,300.0,images/s\nY,1,net,8,throughput,100.0,images/s\n"
         "Y,1,net,256,throughput,900.0,images/s\n"
         "---\n"
         'id = "1"\nkind = "times"\nasserts = ["fairness"]\npublished = "3.0x"\nmetric = "throughput"\n'
-        'a = { accelerator = "X", batch_per_device = 8 }\nb = { accelerator = "Y", batch_per_device = 8 }\n',
+        'a = { accelerator = "X", batch = 8 }\nb = { accelerator = "Y", batch = 8 }\n',
         "X is 3 times as fast at batch 8, which is too small for Y; at batch 256, Y is 3 times as fast as X.",
     )
     good = Example(
-        "accelerator,devices,model,batch_per_device,metric,value,unit\n"
+        "accelerator,devices,model,batch,metric,value,unit\n"
         "X,1,net,8,throughput,300.0,images/s\nX,1,net,256,throughput,2700.0,images/s\n"
         "Y,1,net,8,throughput,100.0,images/s\nY,1,net,256,throughput,900.0,images/s\n"
         "---\n"
         'id = "1"\nkind = "times"\nasserts = ["fairness"]\npublished = "3.0x"\nmetric = "throughput"\n'
-        'a = { accelerator = "X", batch_per_device = 8 }\nb = { accelerator = "Y", batch_per_device = 8 }\n',
+        'a = { accelerator = "X", batch = 8 }\nb = { accelerator = "Y", batch = 8 }\n',
         "X is 3 times as fast at batch 8, and also if each side runs at its best batch.",
     )
     fix = "report the ratio at each side's best settings as well"
@@ -88,7 +88,7 @@ class Confounded(ClaimRule):
         "both sides cannot be the cause either."
     )
     bad = Example(
-        "devices,batch_per_device,precision,metric,value,unit\n"
+        "devices,batch,precision,metric,value,unit\n"
         "1,32,fp32,throughput,1000.0,images/s\n4,256,fp16,throughput,9000.0,images/s\n"
         "---\n"
         'id = "1"\nkind = "times"\nasserts = ["attribution"]\nfactor = "devices"\npublished = "9.0x"\n'
@@ -96,7 +96,7 @@ class Confounded(ClaimRule):
         "9 times the rate is attributed to four devices, but batch and precision changed too.",
     )
     good = Example(
-        "devices,batch_per_device,precision,metric,value,unit\n"
+        "devices,batch,precision,metric,value,unit\n"
         "1,32,fp16,throughput,1000.0,images/s\n1,32,fp16,throughput,1010.0,images/s\n"
         "4,32,fp16,throughput,3600.0,images/s\n"
         "---\n"

@@ -26,8 +26,10 @@ from steelyard.rules.table.settings import (
     confounders,
     differences,
     implied,
+    keys_named,
     meant_to_differ,
     on_cpu,
+    option_factor,
     shown,
     stated,
     unclear,
@@ -43,23 +45,19 @@ if TYPE_CHECKING:
     from steelyard.rules.table.settings import Role
 
 # Settings that every row should state; one of each group is enough.
-CORE = (("model", "task"), ("precision",), ("batch_per_device", "global_batch"))
+CORE = (("model", "task"), ("precision",), ("batch", "global_batch"))
 
 # Jobs that differ in one of these roles have no common mean.
-ERROR_ROLES = ("system", "size", "work", "data", "arithmetic", "weights", "batch")
-# The settings of a run that a row's setting comes from; of others no option can change a run.
-OPTIONS = {
-    "model_options": "model", "phase": "mode", "precision": "precision", "parameter_precision": "autocast",
-    "autocast": "autocast", "learning_rate": "learning_rate",
-    "batch_per_device": "batch", "global_batch": "batch", "grad_accumulation": "accumulation", "devices": "ranks",
-    "workers_per_device": "loader.workers", "prefetch": "loader.prefetch", "pin_memory": "loader.pin_memory",
-    "parallelism": "parallel", "backend": "backend", "compile": "compile", "kv_cache": "kv_cache",
-    "graphs": "graphs", "channels_last": "channels_last",
-    "deterministic": "deterministic", "threads": "threads", "numa": "numa", "epoch_samples": "epoch_samples",
-    "last_batch": "last_batch", "preset": "preset", "cudnn_benchmark": "cudnn_benchmark",
-    "optimizer_kernel": "optimizer_kernel", "gradient_as_bucket_view": "gradient_as_bucket_view",
-    "attention": "attention",
-}  # fmt: skip
+ERROR_ROLES = ("system", "size", "work", "data", "arithmetic", "weights", "batches")
+# Settings that an option of a run can change.
+OPTIONS = (
+    "mode", "precision", "autocast", "learning_rate", "batch", "accumulation", "devices", "loader.workers",
+    "loader.prefetch", "loader.pin_memory", "parallel", "backend", "compile", "kv_cache", "graphs", "channels_last",
+    "deterministic", "threads", "numa", "epoch_samples", "last_batch", "preset", "cudnn_benchmark", "optimizer_kernel",
+    "gradient_as_bucket_view", "attention",
+)  # fmt: skip
+# Settings that follow from those of a run with other names.
+FROM = {"model_options": "model", "parameter_precision": "autocast", "global_batch": "batch"}
 SHOWN = 60
 MOST_PARTS = 8
 
@@ -105,27 +103,34 @@ def _fix_by(pair: Pair, found: list[Difference]) -> str:
     """Return the command that makes the difference the factor, if nothing else differs, or runs both sides alike."""
     if pair.a.spec is None or pair.b.spec is None:
         return ""
-    factors = {entry.key for entry in differences(pair.a, pair.b) if pair.factor in (entry.key, entry.role)}
+    named = keys_named(pair.factor)
+    factors = {entry.key for entry in differences(pair.a, pair.b) if entry.key in named}
     others = [entry for entry in confounders(pair) if entry not in found and blocks(pair, entry)]
     if factors or others:
         return _run_alike(pair, found)
-    factor = _name_factor(found)
+    factor = _name_factor(pair, found)
     metric = ["--metric", pair.metric] if pair.metric != Pair.metric else []
     return shlex.join(["steelyard", "compare", pair.a.place, pair.b.place, "--factor", factor, *metric])
 
 
-def _name_factor(found: list[Difference]) -> str:
+def _is_option(key: str) -> bool:
+    return key in OPTIONS or key in FROM
+
+
+def _name_factor(pair: Pair, found: list[Difference]) -> str:
     """Return the setting from which these differences follow, or the role that they share."""
     keys = [entry.key for entry in found]
+    if keys == ["model_options"]:
+        return option_factor(pair.a, pair.b)
     return next((key for key in keys if {*keys} <= {key, *FOLLOWS.get(key, ())}), found[0].role)
 
 
 def _run_alike(pair: Pair, found: list[Difference]) -> str:
     """Return the command that runs the second side with the settings of the first in which it differs."""
     a, b = pair.a.spec, pair.b.spec
-    if a is None or b is None or not all(entry.key in OPTIONS for entry in found):
+    if a is None or b is None or not all(_is_option(entry.key) for entry in found):
         return ""
-    names = dict.fromkeys(OPTIONS[entry.key] for entry in found)
+    names = dict.fromkeys(FROM.get(entry.key, entry.key) for entry in found)
     changes = {name: attrgetter(name)(a) for name in names if attrgetter(name)(a) != attrgetter(name)(b)}
     return run_again(b, changes, repeats=MIN_JOBS) if changes else ""
 
@@ -195,7 +200,7 @@ class OtherBatch(_OtherSettings):
     code = "SY104"
     name = "different-batch"
     severity = "error"
-    roles = ("batch",)
+    roles = ("batches",)
     meaning = "the two sides have different batch sizes"
     why = (
         "A larger batch uses a device better, so its rate is higher. In training it also changes the computation, "
@@ -208,12 +213,12 @@ class OtherBatch(_OtherSettings):
         "tuned separately for each side."
     )
     bad = Example(
-        "system,model,batch_per_device,devices,metric,value,unit\n"
+        "system,model,batch,devices,metric,value,unit\n"
         "A,ResNet50,32,1,throughput,1000,images/s\nB,ResNet50,256,1,throughput,2000,images/s\n",
         "B's batch is eight times as large; with the same batch B might not be faster at all.",
     )
     good = Example(
-        "system,model,batch_per_device,global_batch,devices,metric,value,unit\n"
+        "system,model,batch,global_batch,devices,metric,value,unit\n"
         "A,ResNet50,32,32,1,throughput,1000,images/s\nB,ResNet50,32,128,4,throughput,3800,images/s\n",
         "The batch per device is the same; the global batch is larger only because B has four devices.",
     )
@@ -238,12 +243,12 @@ class OtherInput(_OtherSettings):
         "input pipeline."
     )
     bad = Example(
-        "system,model,workers_per_device,metric,value,unit\n"
+        "system,model,loader.workers,metric,value,unit\n"
         "A,ResNet50,1,throughput,1000,images/s\nB,ResNet50,8,throughput,2600,images/s\n",
         "B has eight loader processes, A only one: A may be waiting for data.",
     )
     good = Example(
-        "system,model,workers_per_device,metric,value,unit\n"
+        "system,model,loader.workers,metric,value,unit\n"
         "A,ResNet50,8,throughput,2400,images/s\nB,ResNet50,8,throughput,2600,images/s\n",
         "Both sides have the same number of loader processes.",
     )
@@ -399,7 +404,7 @@ class UnknownSetting(PairRule):
         "It is not known whether B also computes in fp16.",
     )
     good = Example(
-        "system,model,precision,batch_per_device,metric,value,unit\n"
+        "system,model,precision,batch,metric,value,unit\n"
         "A,ResNet50,fp16,32,throughput,1000,images/s\nB,ResNet50,fp16,32,throughput,400,images/s\n",
         "Both sides state the same settings.",
     )
@@ -427,7 +432,7 @@ class UnknownSetting(PairRule):
             for group in CORE
             if not meant & set(group)
             and not any(stated(row, key) for row in (pair.a, pair.b) for key in group)
-            and not {OPTIONS.get(key) for key in group} & {*hidden}
+            and not {FROM.get(key, key) for key in group} & {*hidden}
         ]
         if silent:
             yield self.found(f"neither side states: {', '.join(silent)}", place=pair.b.place, severity="note")
@@ -462,15 +467,14 @@ class OtherDeviceCount(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding with the numbers of devices and nodes."""
-        named = {key for key, role in SETTINGS.items() if pair.factor in (key, role)}
-        if named & {"devices", "nodes"}:
+        if keys_named(pair.factor) & {"devices", "nodes"}:
             return
         differing = differences(pair.a, pair.b)
         found = [entry for entry in differing if entry.role == "size"]
         if not found:
             return
         # With the same global batch, more devices have less work each, which affects the ratio per device.
-        found += [entry for entry in differing if entry.key == "batch_per_device"]
+        found += [entry for entry in differing if entry.key == "batch"]
         confounding = [entry for entry in confounders(pair) if entry.role == "size"]
         invalid = any(blocks(pair, entry) for entry in confounding)
         yield self.found(
@@ -575,7 +579,7 @@ class FactorUnchanged(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield a finding if the factor cannot be the cause of the difference."""
-        keys = [key for key, role in SETTINGS.items() if pair.factor in (key, role)]
+        keys = keys_named(pair.factor)
         if any(entry.key in keys for entry in differences(pair.a, pair.b)):
             return
         values = [(key, stated(pair.a, key), stated(pair.b, key)) for key in keys]
@@ -596,9 +600,9 @@ class FactorUnchanged(PairRule):
         """Return the fix with the settings that were changed, if any."""
         by_role: dict[str, list[Difference]] = {}
         for entry in confounders(pair):
-            if entry.key in OPTIONS:
+            if _is_option(entry.key):
                 by_role.setdefault(entry.role, []).append(entry)
-        named = " or ".join(f"--factor {_name_factor(found)}" for found in by_role.values())
+        named = " or ".join(f"--factor {_name_factor(pair, found)}" for found in by_role.values())
         return self.fix.replace("set --factor to the setting that was changed", f"use {named}") if named else self.fix
 
 
@@ -761,13 +765,13 @@ class OtherWeights(_OtherSettings):
         "the precision differs are reported with the precision (SY103)."
     )
     bad = Example(
-        "system,model,phase,precision,parameter_precision,autocast,metric,value,unit\n"
+        "system,model,mode,precision,parameter_precision,autocast,metric,value,unit\n"
         "A,GPT,generate,bf16,bf16,false,throughput,1000,tokens/s\n"
         "B,GPT,generate,bf16,fp32,true,throughput,400,tokens/s\n",
         "Both compute in bf16, but B casts all its weights for every token.",
     )
     good = Example(
-        "system,model,phase,precision,parameter_precision,autocast,metric,value,unit\n"
+        "system,model,mode,precision,parameter_precision,autocast,metric,value,unit\n"
         "A,GPT,generate,bf16,bf16,false,throughput,1000,tokens/s\n"
         "B,GPT,generate,bf16,bf16,false,throughput,900,tokens/s\n",
         "Both cast their weights once, before the first step.",

@@ -74,15 +74,15 @@ def _read_wanted(record: RunRecord) -> dict[str, str]:
         if not spec.autocast and "parameter_dtype" in record.settings.values:
             wanted["parameter_dtype"] = _EFFECTIVE[spec.precision]
     wanted["deterministic"] = str(spec.deterministic).lower()
-    wanted["ranks"] = str(spec.ranks)
+    wanted["devices"] = str(spec.devices)
     if "channels_last" in record.settings.values:
         wanted["channels_last"] = str(spec.channels_last).lower()
     if spec.threads is not None:
         wanted["threads"] = str(spec.threads)
     if spec.loader.place == "host":
-        wanted["loader_workers"] = str(spec.loader.workers)
+        wanted["loader.workers"] = str(spec.loader.workers)
     asked = {
-        "pin_memory": spec.loader.pin_memory if spec.loader.place == "host" else None,
+        "loader.pin_memory": spec.loader.pin_memory if spec.loader.place == "host" else None,
         "cudnn_benchmark": spec.cudnn_benchmark,
         "gradient_as_bucket_view": spec.gradient_as_bucket_view or None,
     }

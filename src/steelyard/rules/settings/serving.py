@@ -21,7 +21,7 @@ SERVERS = re.compile(
     r"|triton inference server|(continuous|in-?flight|dynamic) batching|serving|mlperf[- ]inference)\b",
     re.IGNORECASE,
 )
-TOLD_BY = ("framework", "system", "phase", "task", "options")
+TOLD_BY = ("framework", "system", "mode", "task", "options")
 SHOWN = 60
 
 

@@ -21,10 +21,10 @@ def devices_of(row: Row) -> float:
 
 def global_batch_of(row: Row) -> float | None:
     """Return the global batch of a row, stated or computed; None if the row does not say."""
-    stated, each = row.number("global_batch"), row.number("batch_per_device")
+    stated, each = row.number("global_batch"), row.number("batch")
     if stated is not None:
         return stated
-    return None if each is None else each * devices_of(row) * (row.number("grad_accumulation") or 1.0)
+    return None if each is None else each * devices_of(row) * (row.number("accumulation") or 1.0)
 
 
 def kind_of(rows: Sequence[Row]) -> Kind:

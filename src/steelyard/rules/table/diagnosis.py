@@ -514,7 +514,7 @@ def _fit_each_other(a: Diagnosis, b: Diagnosis) -> bool:
 def _find_apart(a: Row, b: Row) -> list[tuple[str, object, object]]:
     """Return the settings in which two rows differ; the batch only if nothing else differs."""
     keys = [key for key in SETTINGS if a.get(key) != b.get(key)]
-    keys = [key for key in keys if SETTINGS[key] not in ("batch", "evidence")] or keys
+    keys = [key for key in keys if SETTINGS[key] not in ("batches", "evidence")] or keys
     return [(key, a.get(key), b.get(key)) for key in keys if key != "nodes" or "devices" not in keys]
 
 

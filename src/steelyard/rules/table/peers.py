@@ -207,7 +207,7 @@ def system_key(row: Row) -> tuple[object, ...]:
     return (*work_key(row), *(row.get(key) for key in keys_of("system")))
 
 
-_FOLLOWS_SIZE = {*keys_of("size", "evidence", "batch"), "parallelism", "backend", "threads"}
+_FOLLOWS_SIZE = {*keys_of("size", "evidence", "batches"), "parallel", "backend", "threads"}
 _BESIDE_SIZE = tuple(key for key in SETTINGS if key not in _FOLLOWS_SIZE)
 
 

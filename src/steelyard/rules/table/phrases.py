@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Amount, Row
 
 # The order in which settings are used to identify a row: device count and batch first.
-_ORDER = ("size", "batch", "arithmetic", "system", "input")
+_ORDER = ("size", "batches", "arithmetic", "system", "input")
 _TELLING = (
     *(key for wanted in _ORDER for key, role in SETTINGS.items() if role == wanted),
     *(key for key, role in SETTINGS.items() if role not in (*_ORDER, "amount", "evidence")),

@@ -275,8 +275,8 @@ def last_batch(work: Bounds, row: Row) -> Bounds:
     """Widen the work of an epoch by one batch either way: the incomplete last batch may be dropped or padded."""
     batch = row.number("global_batch")
     if batch is None:
-        share, devices = row.number("batch_per_device"), row.number("devices")
-        batch = share * devices * (row.number("grad_accumulation") or 1) if share and devices else None
+        share, devices = row.number("batch"), row.number("devices")
+        batch = share * devices * (row.number("accumulation") or 1) if share and devices else None
     batch = samples_of(row, batch)
     if not batch:
         return work
@@ -352,5 +352,5 @@ def _tighten(entry: Bounds | None, reached: Bounds) -> Bounds | None:
 
 def _is_one_batch_a_step(row: Row) -> bool:
     """Return whether a step processes the whole global batch; with accumulation, a table may print micro-steps."""
-    share, devices, batch = row.number("batch_per_device"), row.number("devices"), row.number("global_batch")
-    return row.number("grad_accumulation") == 1 or (bool(share and devices) and share * devices == batch)  # type: ignore[operator]
+    share, devices, batch = row.number("batch"), row.number("devices"), row.number("global_batch")
+    return row.number("accumulation") == 1 or (bool(share and devices) and share * devices == batch)  # type: ignore[operator]

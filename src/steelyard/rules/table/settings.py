@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Amount, Pair, Row, Setting
 
 Role = Literal[
-    "system", "size", "work", "data", "amount", "arithmetic", "weights", "training", "batch",
+    "system", "size", "work", "data", "amount", "arithmetic", "weights", "training", "batches",
     "input", "implementation", "threads", "tuning", "software", "environment", "evidence",
 ]  # fmt: skip
 """What a setting affects: system: the machine; size: the number of devices; work: what is computed; data: the data set;
 amount: how much is computed; arithmetic: precision and optimizer; weights: their number format and when they are cast;
-training: what is learnt, not the speed; batch: the batch sizes; input: data loading; implementation: how the same work
-is computed; threads: those of a rank on the CPU; tuning: switches that experts set for speed; software; environment;
-and evidence: how the figure was measured, which is never a factor."""
+training: what is learnt, not the speed; batches: the batch sizes; input: data loading; implementation: how the same
+work is computed; threads: those of a rank on the CPU; tuning: switches that experts set for speed; software;
+environment; and evidence: how the figure was measured, which is never a factor."""
 
 SETTINGS: dict[str, Role] = {
     "system": "system",
@@ -39,31 +39,31 @@ SETTINGS: dict[str, Role] = {
     "model": "work",
     "model_options": "work",
     "program": "work",
-    "phase": "work",
+    "mode": "work",
     "sequence_length": "work",
     "last_batch": "work",
     "dataset": "data",
     "data_identity": "data",
     "epoch_samples": "amount",
     "epochs": "amount",
-    "quality_target": "amount",
+    "quality.target": "amount",
     "precision": "arithmetic",
     "float32_products": "arithmetic",
     "optimizer": "arithmetic",
     "parameter_precision": "weights",
     "autocast": "weights",
     "learning_rate": "training",
-    "batch_per_device": "batch",
-    "global_batch": "batch",
-    "grad_accumulation": "batch",
-    "data_place": "input",
-    "workers_per_device": "input",
-    "prefetch": "input",
-    "pin_memory": "input",
+    "batch": "batches",
+    "global_batch": "batches",
+    "accumulation": "batches",
+    "loader.place": "input",
+    "loader.workers": "input",
+    "loader.prefetch": "input",
+    "loader.pin_memory": "input",
     "input_rate": "input",
     "input_restart_s": "input",
     "filesystem": "input",
-    "parallelism": "implementation",
+    "parallel": "implementation",
     "compile": "implementation",
     "kv_cache": "implementation",
     "graphs": "implementation",
@@ -116,8 +116,10 @@ SETTINGS: dict[str, Role] = {
 
 BY_TORCH = "default: "
 """Before a value that torch chose for the machine: two such values are no difference in tuning."""
-BATCHES = ("batch_per_device", "global_batch", "grad_accumulation")
-TUNABLE = ("batch", "input", "implementation", "threads", "tuning")
+OPTION = "model."
+"""Before the name of an option of the model, as in a study: `model.width`."""
+BATCHES = ("batch", "global_batch", "accumulation")
+TUNABLE = ("batches", "input", "implementation", "threads", "tuning")
 """Roles that may be tuned separately for each side."""
 
 # Settings that change with a factor.
@@ -125,36 +127,45 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "model": (
         "model_options", "task", "optimizer", "optimizer_kernel", "learning_rate", "sequence_length", "attention",
     ),
-    "phase": (
-        "optimizer", "optimizer_kernel", "learning_rate", "parallelism", "backend", "gradient_as_bucket_view",
+    "mode": (
+        "optimizer", "optimizer_kernel", "learning_rate", "parallel", "backend", "gradient_as_bucket_view",
         "parameter_precision", "autocast",
     ),
     "dataset": ("data_identity", "epoch_samples", "filesystem"),
     "data_identity": ("dataset", "epoch_samples", "filesystem"),
     "precision": ("parameter_precision", "autocast", "float32_products", "attention"),
     "preset": ("cudnn_benchmark", "optimizer_kernel", "gradient_as_bucket_view"),
-    "data_place": ("workers_per_device", "prefetch", "pin_memory", "input_rate"),
-    "workers_per_device": ("prefetch", "input_rate"),
-    "parallelism": ("backend", "parameter_precision", "autocast", "gradient_as_bucket_view"),
+    "loader.place": ("loader.workers", "loader.prefetch", "loader.pin_memory", "input_rate"),
+    "loader.workers": ("loader.prefetch", "input_rate"),
+    "parallel": ("backend", "parameter_precision", "autocast", "gradient_as_bucket_view"),
     "autocast": ("parameter_precision",),
     "framework": ("build", "container", "optimizer", "compile", "backend", "optimizer_kernel", "attention"),
     "container": ("build", "framework", "variables"),
 }  # fmt: skip
 # Settings whose values are spelled with or without spaces and hyphens.
-_NAMES = ("system", "accelerator", "task", "model", "dataset", "precision", "optimizer", "parallelism", "framework")
+_NAMES = ("system", "accelerator", "task", "model", "dataset", "precision", "optimizer", "parallel", "framework")
 _PRECISIONS = {
     "float32": "fp32", "single": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float64": "fp64",
     "double": "fp64", "amp": "mixed", "mixedprecision": "mixed", "automaticmixedprecision": "mixed",
 }  # fmt: skip
 _MIXED = ("fp16", "bf16", "fp8")
 
-# Values of `parallelism` that mean none.
+# Values of `parallel` that mean none.
 _UNDIVIDED = ("unknown", "none", "single", "replicas", "1")
 
 MAX_WORDS = 20
 MAX_SHOWN = 100
 
 Likeness = Literal["same", "different", "unclear"]
+
+
+def setting_groups() -> dict[str, list[str]]:
+    """Return the names of all settings that can be a factor, by what they affect."""
+    found: dict[str, list[str]] = {}
+    for key, role in SETTINGS.items():
+        if role != "evidence":
+            found.setdefault(role, []).append(key)
+    return found
 
 
 @dataclass(frozen=True)
@@ -216,10 +227,10 @@ def blocks(pair: Pair, found: Difference) -> bool:
     """Return whether a difference makes a ratio invalid. A setting tuned separately for each side does not."""
     if found.key in pair.tuned and found.role in TUNABLE:
         return False
-    if found.key == "global_batch" and about_quality(pair.metric) and {"devices", "nodes"} & _find_named(pair):
+    if found.key == "global_batch" and about_quality(pair.metric) and {"devices", "nodes"} & keys_named(pair.factor):
         # Weak scaling keeps the batch per device; the changed global batch affects learning, which is a warning.
-        return not _is_equal(pair, "batch_per_device")
-    if found.role == "batch":
+        return not _is_equal(pair, "batch")
+    if found.role == "batches":
         return not (_is_equal(pair, "global_batch") and _is_equal(pair, "devices"))
     if found.role == "training":
         return about_quality(pair.metric)
@@ -234,7 +245,7 @@ def blocks(pair: Pair, found: Difference) -> bool:
         # Machines differ in their CPUs.
         return on_cpu(pair.a) and on_cpu(pair.b) and (not _is_about_system(pair) or _is_equal(pair, "system"))
     # With data generated on the device, the figure does not include the input pipeline.
-    return found.role in ("system", "work", "data", "arithmetic", "weights") or found.key == "data_place"
+    return found.role in ("system", "work", "data", "arithmetic", "weights") or found.key == "loader.place"
 
 
 def on_cpu(row: Row) -> bool:
@@ -244,12 +255,12 @@ def on_cpu(row: Row) -> bool:
 
 def follows_size(rows: Iterable[Row]) -> set[str]:
     """Return the settings that may change with the number of devices along these rows."""
-    found = {key for key, role in SETTINGS.items() if role == "batch"} | {"parallelism", "backend"}
+    found = {key for key, role in SETTINGS.items() if role == "batches"} | {"parallel", "backend"}
     return found if any(map(on_cpu, rows)) else found | {"threads"}
 
 
 def _is_about_system(pair: Pair) -> bool:
-    return bool({"system", "accelerator"} & _find_named(pair))
+    return bool({"system", "accelerator"} & keys_named(pair.factor))
 
 
 def about_quality(metric: str) -> bool:
@@ -278,7 +289,9 @@ def of_steps(metric: str, amount: Amount | None) -> bool:
 @lru_cache(maxsize=1)
 def meant_to_differ(pair: Pair) -> frozenset[str]:
     """Return the settings of the factor and all that follow from them."""
-    meant = _find_named(pair)
+    meant = keys_named(pair.factor)
+    if pair.factor.startswith(OPTION) and option_factor(pair.a, pair.b) not in (pair.factor, ""):
+        meant = set()
     follows = {name for key in meant for name in FOLLOWS.get(key, ())}
     follows |= _follow_system(pair, meant)
     if {"devices", "nodes"} & (meant | follows):
@@ -291,8 +304,23 @@ def meant_to_differ(pair: Pair) -> frozenset[str]:
     return frozenset(meant | follows)
 
 
-def _find_named(pair: Pair) -> set[str]:
-    return {key for key, role in SETTINGS.items() if pair.factor in (key, role)}
+def keys_named(factor: str) -> set[str]:
+    """Return the settings that a factor names: one, all of a role, or for `model.width` the options of the model."""
+    if factor.startswith(OPTION):
+        return {"model_options"}
+    return {key for key, role in SETTINGS.items() if factor in (key, role)}
+
+
+def _options(row: Row) -> dict[str, str]:
+    parts = (part.partition("=") for part in shown(row.get("model_options")).split(", "))
+    return {key: value for key, _, value in parts}
+
+
+def option_factor(a: Row, b: Row) -> str:
+    """Return the option of the model that differs, as `model.width`; `model_options` for several, empty for none."""
+    first, second = _options(a), _options(b)
+    differing = [key for key in dict.fromkeys((*first, *second)) if first.get(key) != second.get(key)]
+    return f"{OPTION}{differing[0]}" if len(differing) == 1 else "model_options" if differing else ""
 
 
 def _follow_system(pair: Pair, meant: set[str]) -> set[str]:
@@ -312,26 +340,26 @@ def _follow_devices(pair: Pair) -> set[str]:
     if _is_equal(pair, "devices"):
         return follows
     if _is_equal(pair, "global_batch"):
-        follows |= {"batch_per_device", "grad_accumulation"}
+        follows |= {"batch", "accumulation"}
     elif (
-        _is_equal(pair, "batch_per_device")
-        and (_is_equal(pair, "grad_accumulation") or _is_missing(pair, "grad_accumulation"))
+        _is_equal(pair, "batch")
+        and (_is_equal(pair, "accumulation") or _is_missing(pair, "accumulation"))
         and not about_quality(pair.metric)
     ):
         # A larger global batch changes learning, which affects a time to quality but not a rate.
         follows.add("global_batch")
     if _is_divided_alike(pair):
-        follows |= {"parallelism", "backend"}
+        follows |= {"parallel", "backend"}
     return follows
 
 
 def _is_divided_alike(pair: Pair) -> bool:
     """Return whether both rows use the same kind of parallelism, ignoring counts; one device needs none."""
-    ways = [shown(row.get("parallelism")) for row in (pair.a, pair.b)]
+    ways = [shown(row.get("parallel")) for row in (pair.a, pair.b)]
     if any(row.number("devices") == 1 and way in _UNDIVIDED for row, way in zip((pair.a, pair.b), ways, strict=True)):
         return True
     # "2 replicas, 2 host instances" and "4 replicas, 4 host instances" are the same kind of parallelism.
-    first, second = (re.sub(r"\d+", "#", _simplify("parallelism", way)) for way in ways)
+    first, second = (re.sub(r"\d+", "#", _simplify("parallel", way)) for way in ways)
     return first == second
 
 
@@ -349,11 +377,11 @@ def implied(pair: Pair, key: str) -> bool:
     """Return whether a setting that one row does not state follows from its other settings."""
     one = 1 in (pair.a.number("devices"), pair.b.number("devices"))
     # Loader settings apply only to data on the host; parallelism only to several devices.
-    on_device = "device" in (pair.a.get("data_place"), pair.b.get("data_place"))
+    on_device = "device" in (pair.a.get("loader.place"), pair.b.get("loader.place"))
     # A measured run states its preset, and its binding unless the host has one NUMA node.
     measured = None not in (pair.a.get("preset"), pair.b.get("preset"))
     return (
-        (key in ("parallelism", "backend", "gradient_as_bucket_view") and one)
+        (key in ("parallel", "backend", "gradient_as_bucket_view") and one)
         or (key == "numa" and measured)
         or (key == "task" and not _is_missing(pair, "model"))
         or (key == "data_identity" and not _is_missing(pair, "dataset"))

@@ -45,8 +45,8 @@ _SPANS_IN_MEMORY = 1 << 18
 def open_devices(spec: RunSpec) -> list[SimDevice]:
     """Create the devices of all ranks, which share one process and one world."""
     world = _World(spec)
-    chunk = min(4096, max(16, _FACTORS_IN_MEMORY // spec.ranks))
-    world.devices = [SimDevice(spec, rank, world, chunk) for rank in range(spec.ranks)]
+    chunk = min(4096, max(16, _FACTORS_IN_MEMORY // spec.devices))
+    world.devices = [SimDevice(spec, rank, world, chunk) for rank in range(spec.devices)]
     return world.devices
 
 
@@ -227,7 +227,7 @@ class _World:
 
     def __init__(self, spec: RunSpec) -> None:
         self.devices: list[SimDevice] = []
-        self._collective_s = spec.sim.collective.seconds(spec.ranks)
+        self._collective_s = spec.sim.collective.seconds(spec.devices)
         self.sampler: SimSampler | None = None
 
     def work_off(self) -> None:

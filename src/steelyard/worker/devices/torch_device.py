@@ -60,7 +60,7 @@ def open_device(family: str, rank: int, local_rank: int, local_world: int = 1) -
     if index >= count:
         raise InputError(
             f"{local_rank + 1} or more ranks on a node with {count} {kind} device(s): each rank needs its own",
-            next_step=f"use --nproc {count}",
+            next_step=f"use --devices {count}",
         )
     if hasattr(module, "set_device"):
         module.set_device(index)

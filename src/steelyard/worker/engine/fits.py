@@ -120,7 +120,7 @@ def _state(found: Footprint, spec: RunSpec) -> tuple[float, str]:
     whole = float(sum(parts))
     if spec.parallel != "fsdp2":
         return whole, words
-    return whole / spec.ranks, f"({words}) / {spec.ranks} ranks"
+    return whole / spec.devices, f"({words}) / {spec.devices} devices"
 
 
 def _advice(spec: RunSpec, build: Any, found: Footprint, share: float, on_node: int | None, total: float | None) -> str:
@@ -131,10 +131,10 @@ def _advice(spec: RunSpec, build: Any, found: Footprint, share: float, on_node: 
     ways = []
     if total is not None and spec.mode == "train" and on_node != 0:
         whole = found.parameter_bytes + found.gradient_bytes + found.optimizer_bytes
-        if (ranks := math.ceil(whole / total)) > (spec.ranks if spec.parallel == "fsdp2" else 1):
-            ways.append(f"--parallel fsdp2 with more than {ranks} ranks")
+        if (shards := math.ceil(whole / total)) > (spec.devices if spec.parallel == "fsdp2" else 1):
+            ways.append(f"--parallel fsdp2 on more than {shards} devices")
     if on_node and total is not None:
-        ways.append(f"at most {on_node} ranks per node")
+        ways.append(f"at most {on_node} devices per node")
     # Everything that is counted here grows like the number in the name. Half of the room is left for activations.
     most = share / 2 * found.parameter_bytes / FP32_BYTES
     known = getattr(sys.modules.get(build.__module__), "SIZES", {})

@@ -74,7 +74,7 @@ class Parallel:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         # Without a mesh, fully_shard would use the node's accelerator even for a run on the CPU.
-        mesh = init_device_mesh(self._device.type, (self._spec.ranks,))
+        mesh = init_device_mesh(self._device.type, (self._spec.devices,))
         inner = outer = MixedPrecisionPolicy()
         if self._spec.precision == "bf16":
             # Activations stay in bf16 between blocks; only the loss gets fp32.
@@ -137,6 +137,6 @@ class Parallel:
             values["gradient_as_bucket_view"] = str(original.gradient_as_bucket_view).lower()
         elif self.shards:
             kind = "fully_shard"
-        elif self._spec.ranks > 1:
+        elif self._spec.devices > 1:
             kind = "independent"
         return {"parallel": kind, "compiled": str(original is not module).lower(), **values}

@@ -171,7 +171,7 @@ def failure(error: Exception, spec: RunSpec) -> observe.Status:
         code = "out_of_memory"
     elif isinstance(error, OSError) and error.errno in DISK_FULL:
         evidence["disk"] = "full"
-    elif spec.ranks > 1 and (
+    elif spec.devices > 1 and (
         kind.startswith("Dist") or (isinstance(error, RuntimeError) and _COMMUNICATION.search(text) is not None)
     ):
         evidence["follows"] = "another rank's end"

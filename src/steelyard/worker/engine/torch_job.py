@@ -106,8 +106,8 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
         int(os.environ.get("LOCAL_RANK", "0")),
         int(os.environ.get("LOCAL_WORLD_SIZE", str(world))),
     )
-    if world != spec.ranks:
-        raise InputError(f"the run needs {spec.ranks} ranks, but {world} were started")
+    if world != spec.devices:
+        raise InputError(f"the run needs {spec.devices} processes, one for each device; {world} started")
     touched_s = clock.now()
     if spec.source is not None:
         # First: a user's file may register a backend, and must not change a switch or a seed that is set later.
@@ -136,7 +136,7 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
 
 
 def _team(spec: RunSpec, device: TorchDevice, rank: int) -> Team:
-    if spec.ranks == 1 and spec.parallel != "fsdp2":
+    if spec.devices == 1 and spec.parallel != "fsdp2":
         return Alone()
     timeout = dt.timedelta(seconds=max(COLLECTIVE_TIMEOUT_S, 2 * spec.hang_limit_s))
     if not dist.is_initialized():
@@ -314,7 +314,7 @@ class TorchJob:
         values = {
             "device": str(self._device.device),
             "preset": self.spec.preset,
-            "ranks": str(dist.get_world_size() if dist.is_initialized() else 1),
+            "devices": str(dist.get_world_size() if dist.is_initialized() else 1),
             "backend": dist.get_backend() if dist.is_initialized() else "none",
             "threads": str(torch.get_num_threads()),
             "threads_interop": str(torch.get_num_interop_threads()),

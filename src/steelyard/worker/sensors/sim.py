@@ -275,7 +275,7 @@ class SimSampler:
 
     def __init__(self, spec: RunSpec, raw: Path) -> None:
         self._period_s = spec.energy.period_s
-        self._drawn = [Drawn(spec.sim.power.idle_w) for _ in range(spec.ranks)]
+        self._drawn = [Drawn(spec.sim.power.idle_w) for _ in range(spec.devices)]
         self._jitter = np.random.default_rng([spec.seed, 3]) if spec.energy.random_phase else None
         # Readings start before the run if an idle baseline is requested.
         self._next = -round(spec.energy.idle_s / self._period_s)
@@ -346,10 +346,10 @@ class SimSampler:
 
 
 def _nodes(spec: RunSpec, drawn: list[Drawn]) -> Any:
-    per_node = spec.sim.node.devices_per_node or spec.ranks
-    for number, first in enumerate(range(0, spec.ranks, per_node)):
+    per_node = spec.sim.node.devices_per_node or spec.devices
+    for number, first in enumerate(range(0, spec.devices, per_node)):
         node = _Node(process=first, zero_s=CLOCK_ZERO_S * (number + 1))
-        ranks = range(first, min(first + per_node, spec.ranks))
+        ranks = range(first, min(first + per_node, spec.devices))
         node.domains = _domains(spec, ranks, drawn)
         node.states = list(_states(spec, node.domains, ranks))
         for kind, sensor in enumerate(spec.sim.sensors):

@@ -34,7 +34,7 @@ def batches(spec: RunSpec, rank: int) -> Iterator[Batch]:
     last = None
     if rest and spec.last_batch != "drop":
         # The rest is distributed evenly; the first ranks take one more.
-        own = rest // spec.ranks + (1 if rank < rest % spec.ranks else 0)
+        own = rest // spec.devices + (1 if rank < rest % spec.devices else 0)
         last = Batch(own, whole if spec.last_batch == "pad" else own, opens_epoch=False)
     opens_epoch = False
     while True:
@@ -65,7 +65,7 @@ def pieces(spec: RunSpec, rank: int) -> Iterator[Piece]:
         first = step * spec.step_samples
         if spec.epoch_samples is not None and first + spec.step_samples > spec.epoch_samples:
             # The last, partial step is distributed evenly; the first ranks have one more.
-            share, more = divmod(spec.epoch_samples % spec.step_samples, spec.ranks)
+            share, more = divmod(spec.epoch_samples % spec.step_samples, spec.devices)
             first += rank * share + min(rank, more)
         else:
             first += rank * whole

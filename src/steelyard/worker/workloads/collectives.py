@@ -74,8 +74,8 @@ class _Collective(Work):
     def __init__(self, device: torch.device, size_mb: float, number_format: torch.dtype, repeats: int) -> None:
         self.ranks = dist.get_world_size() if dist.is_initialized() else 1
         if self.ranks < 2:
-            problem = Problem("ranks", f"is {self.ranks}", "at least 2")
-            raise InputError("a collective needs at least 2 ranks", problems=(problem,), next_step="--nproc 2")
+            problem = Problem("devices", f"is {self.ranks}", "at least 2")
+            raise InputError("a collective needs at least 2 devices", problems=(problem,), next_step="--devices 2")
         self.rank = dist.get_rank()
         self._device, self._format = device, number_format
         self._period = PERIODS[number_format]

@@ -124,7 +124,7 @@ class Feed:
             sizes = [spec.batch]
             if spec.epoch_samples is not None and spec.last_batch == "keep":
                 # The last micro-batch of an epoch may be smaller than the others.
-                share, more = divmod(spec.epoch_samples % spec.step_samples, spec.ranks)
+                share, more = divmod(spec.epoch_samples % spec.step_samples, spec.devices)
                 sizes += {(share + (rank < more)) % spec.batch} - {0, spec.batch}
             self._first = self._made(0, spec.batch)
             self._count = rotation(self._first, memory)
@@ -178,9 +178,9 @@ class Feed:
         loader = self._loader
         return {
             "data": f"{self._read.describes}, on the host",
-            "loader_workers": str(loader.num_workers),
-            "prefetch": str(loader.prefetch_factor),
-            "pin_memory": str(bool(self._pinned)).lower(),
+            "loader.workers": str(loader.num_workers),
+            "loader.prefetch": str(loader.prefetch_factor),
+            "loader.pin_memory": str(bool(self._pinned)).lower(),
         }
 
     def _move(self, data: Any) -> Any:

@@ -172,9 +172,9 @@ class EvaluationSplit(torch.utils.data.IterableDataset[Any]):
         self._examples = data.evaluation
         self._task = data.task
         self._batch = spec.batch
-        self._rank, self._ranks = rank, spec.ranks
+        self._rank, self._ranks = rank, spec.devices
         self.samples = min(len(data.evaluation), spec.quality.samples or len(data.evaluation))
-        self._batches = -(-self.samples // (spec.batch * spec.ranks))
+        self._batches = -(-self.samples // (spec.batch * spec.devices))
 
     def __iter__(self) -> Any:
         place = torch.utils.data.get_worker_info()

@@ -77,7 +77,7 @@ class Supervisor:
             raise ValueError("program: missing")
         self._spec = spec
         self._program, self._limit_s = spec.program, spec.time_limit_s
-        self.place = NodePlace.read(spec.ranks, os.environ)
+        self.place = NodePlace.read(spec.devices, os.environ)
         self._raw = raw.absolute()
         self._show, self._own_input, self._second = show, own_input, second_pass
         self._again: Supervisor | None = None

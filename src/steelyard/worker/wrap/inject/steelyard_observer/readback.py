@@ -111,8 +111,8 @@ def read_settings(training: SeenTraining) -> dict[str, str]:
         if any(type(p).__name__ == "DTensor" for p in group["params"][:1]):
             found["parallel"] = "fsdp"
     if training.first_loader is not None:
-        found["loader_workers"] = getattr(training.first_loader, "_num_workers", None)
-        found["pin_memory"] = getattr(training.first_loader, "_pin_memory", None)
+        found["loader.workers"] = getattr(training.first_loader, "_num_workers", None)
+        found["loader.pin_memory"] = getattr(training.first_loader, "_pin_memory", None)
     if (batch := _usual(training.batches)) is not None:
         found["batch"] = batch
     if (micro := _usual(training.micro_batches)) is not None:
