@@ -129,6 +129,21 @@ def test_compile_steps_of_a_short_run_are_left_out() -> None:
     assert window(find_steady(step_s)) == ("no steady state", 1, 12)
 
 
+@pytest.mark.parametrize(
+    "slow",
+    [
+        [2.18, 2.87, 4.48, 3.59, 4.45, 4.52, 5.93, 3.84, 4.51, 3.09],
+        [70.2, 86.9, 4.57, 5.77, 4.41, 4.84, 5.77, 2.95, 2.42],
+        [55.3, 34.3, 64.0, 38.8, 3.59, 5.26, 5.95],
+    ],
+)
+def test_a_run_whose_first_half_is_slow_gets_an_answer(slow: list[float]) -> None:
+    level = [1.01, 1.03, 1.01, 0.94, 1.0, 1.0, 1.02, 1.0, 0.99, 0.98, 1.01, 1.0, 1.01]
+    found = find_steady(np.array([*slow, *level][:20]))
+    # What is left are two batches: the fit has no bend. A single slow step among them is a spike.
+    assert len(slow) - 1 <= found.start < found.stop == 20
+
+
 def test_compile_steps_are_longer_than_stalls_and_not_by_their_logarithm() -> None:
     step_s = noisy(300, 0.01, 3)
     step_s[19::20] *= 10

@@ -395,6 +395,9 @@ def _course(rest: Series) -> _Course:
 
 def _bent(fit: Series, left: Series, size: int, skipped: int) -> NDArray[np.bool_]:
     """Mark the steps around a sharp bend or jump of the fit, where its residuals are not noise."""
+    if fit.size < 3:
+        # Two values have no bend.
+        return np.zeros(left.size, dtype=np.bool_)
     sharp = np.zeros(fit.size, dtype=np.bool_)
     sharp[1:-1] = np.abs(np.diff(fit, 2)) > MAD_TO_SD * np.median(np.abs(left)) + SE_FLOOR
     sharp = np.convolve(sharp, np.ones(3), mode="same") > 0
