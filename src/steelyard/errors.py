@@ -109,11 +109,8 @@ class Problem:
         joint = " = " if not self.field.startswith("--") else "=" if " " in self.field else " "
         given = joint + self.given if self.given else ""
         # Where the right spelling is known, the others do not matter.
-        valid = (
-            f"; valid: {few([self.valid], SHOWN_VALID if self.listed else MOST_VALID)}"
-            if self.valid and "did you mean" not in self.problem
-            else ""
-        )
+        limit = SHOWN_VALID if self.listed else MOST_VALID
+        valid = f"; valid: {few([self.valid], limit)}" if self.valid and "did you mean" not in self.problem else ""
         answer = f"; did you mean {self.near}?" if self.near else valid
         return printable(f"{place}{self.field}{given}: {self.problem}{answer}")
 

@@ -150,7 +150,7 @@ def test_more_processes_than_cpus(tmp_path: Path) -> None:
     assert wrong_of(on_node(node, devices=4, loader_workers=1)) == set()
     found = on_node(node, devices=4, loader_workers=2)
     assert wrong_of(found) == {"CPU share"}
-    assert found["CPU share"].found == "4 ranks with 2 loader workers each are 12 processes for 8 CPUs"
+    assert found["CPU share"].found == "4 devices with 2 loader workers each are 12 processes for 8 CPUs"
     plant(tmp_path, {"sys/fs/cgroup/job/cpu.max": "400000 100000\n"})
     assert wrong_of(on_node(node, devices=1, loader_workers=4)) == {"CPU quota", "CPU share"}
 

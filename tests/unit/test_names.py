@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,9 +84,20 @@ def test_names_of_other_tools_are_answered_with_ours(theirs: str, ours: str) -> 
         (["run", "tiny", "--device", "2"], "did you mean devices?"),
         (["run", "mlp"], "next: steelyard workloads"),
         (["expect", "gpt", "--set", "zzz=1"], "next: steelyard explain settings"),
+        (["audit", "ranks.csv"], "unknown column 'ranks'; did you mean devices?"),
+        (["audit", "zzz.csv"], "`steelyard explain settings` lists the others"),
     ],
 )
-def test_the_command_line_says_our_name(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_says_our_name(
+    words: list[str],
+    answer: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for column in ("ranks", "zzz"):
+        Path(f"{column}.csv").write_text(f"{column},metric,value,unit\n1,throughput,1,images/s\n", encoding="utf-8")
     assert main(words) == 2
     assert answer in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, nearest
+from steelyard.inputs.synonyms import setting_for
 from steelyard.inputs.validate import parse_toml, read_bounded
 from steelyard.rules.table.relations import metric_kind
 from steelyard.rules.table.row import Amount, Platform, Row, RowTable
@@ -36,6 +37,7 @@ MAX_METRIC = 80
 MAX_PLATFORMS = 200
 
 REQUIRED = ("metric", "value", "unit")
+SHOWN_COLUMNS = 14
 OTHERS = ("source", "table", "note", "power_limit_w", "base")
 WHOLE = (
     *("devices", "nodes", "batch", "global_batch", "accumulation", "loader.workers"),
@@ -157,14 +159,15 @@ def _read_header(cells: list[str], name: str, known: tuple[str, ...], required: 
     columns = [cell.strip() for cell in cells]
     if len(columns) > MAX_COLUMNS:
         raise InputError(f"{name} has {len(columns)} columns; at most {MAX_COLUMNS} are allowed")
-    # A list of all of them is too long to be read.
-    valid = f"{', '.join((*required, *known[:8]))}, ...; docs/tables.md lists all"
+    valid = ", ".join(known)
+    if len(known) > SHOWN_COLUMNS:
+        valid = f"{', '.join(known[:SHOWN_COLUMNS])}, ...; `steelyard explain settings` lists the others"
     for number, column in enumerate(columns, start=1):
         where = f"line 1, column {number}"
         if column in columns[: number - 1]:
             problems.append(Problem(where, f"the column {_shorten(column)} occurs twice", "each column once"))
         elif column not in known:
-            near = nearest(column[:MAX_METRIC], known)
+            near = setting_for(column, known) or nearest(column[:MAX_METRIC], known)
             problems.append(Problem(where, f"unknown column {_shorten(column)}", valid, near=near))
     missing = [column for column in required if column not in columns]
     problems += [Problem("line 1", f"the column {column!r} is missing", valid) for column in missing]

@@ -45,17 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n\n".join("\n".join(terminal(entry)) for entry in found))
     else:
         schemas = table(["schema", "of"], [[name, text] for name, (_, text) in SCHEMAS.items()])
-        print(
-            "\n".join(
-                [
-                    *overview(),
-                    "",
-                    schemas,
-                    "",
-                    "next: steelyard explain CODE, steelyard explain SCHEMA, or steelyard explain settings",
-                ]
-            )
-        )
+        next_step = "next: steelyard explain CODE, steelyard explain SCHEMA, or steelyard explain settings"
+        print("\n".join([*overview(), "", schemas, "", next_step]))
     return 0
 
 

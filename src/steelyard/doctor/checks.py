@@ -81,22 +81,22 @@ def _try_worker(trial: Callable[[RunSpec], RunRecord]) -> Check:
     return Check("worker", "ok", f"a simulated run of 10 steps took {seconds:.2f} s")
 
 
-def _try_training(trial: Callable[[RunSpec], RunRecord], ranks: int) -> Check:
-    """Make a small training run with torch; with several ranks also with torchrun and collectives."""
+def _try_training(trial: Callable[[RunSpec], RunRecord], devices: int) -> Check:
+    """Make a small training run with torch; with several devices also with torchrun and collectives."""
     spec = RunSpec(
         run_id="doctor",
         configuration="doctor",
         workload="tiny",
-        devices=ranks,
+        devices=devices,
         budget=STEPS,
         time_limit_s=TRAINING_LIMIT_S,
     )
     record, seconds = _time(trial, spec)
     if record.status.code != "completed":
-        found = f"10 steps of `tiny` with {ranks} rank(s) ended as {record.status.code}: {record.status.reason}"
-        return Check("training", "wrong", found[:300], f"for details: steelyard run tiny --devices {ranks}")
+        found = f"10 steps of `tiny` on {devices} device(s) ended as {record.status.code}: {record.status.reason}"
+        return Check("training", "wrong", found[:300], f"for details: steelyard run tiny --devices {devices}")
     values = record.settings.values if record.settings else {}
-    where = f"{ranks} rank(s) on {values.get('device', '?')}, collectives {values.get('backend', '?')}"
+    where = f"{devices} x {values.get('device', '?')}, collectives {values.get('backend', '?')}"
     return Check("training", "ok", f"10 steps of `tiny` took {seconds:.1f} s: {where}")
 
 

@@ -169,7 +169,7 @@ def _check_cpus(node: HostView, plan: IntendedRun) -> Iterator[Check]:
         yield Check(
             "CPU share",
             "wrong",
-            f"{plan.devices or 1} ranks with {plan.loader_workers or 0} loader workers each are {plan.processes} "
+            f"{plan.devices or 1} devices with {plan.loader_workers or 0} loader workers each are {plan.processes} "
             f"processes for {allowed:g} CPUs",
             f"ask for {plan.processes} CPUs (Slurm: --cpus-per-task), or use fewer loader workers",
         )

@@ -92,7 +92,7 @@ def _instead(known: Sequence[Row], what: str, metric: str) -> list[str]:
         return wrapped(f"{NO_DATA}: there are no figures for {what}. steelyard import adds results of others.")
     metrics = sorted({name for row in known for name in row.figures})
     if metric not in metrics:
-        return wrapped(f"{NO_DATA}: no {metric} of {what}. Known: {shortened(metrics, 12)} (--metric).")
+        return wrapped(f"{NO_DATA}: no {metric} of {what}. Known: {', '.join(metrics)} (--metric).")
     having = [row for row in known if metric in row.figures]
     parts = []
     for key in ("accelerator", "batch", "precision", "devices"):

@@ -255,10 +255,10 @@ def _named_alike(row: Row, entry: Beside, *, other_work: bool) -> Row:
             settings[key] = value
     if "model" in entry.table.same and not other_work:
         settings["model_options"] = "none"
-    phase = entry.published.get("mode")
-    if phase is not None and phase not in get_args(Mode):
+    mode = entry.published.get("mode")
+    if mode is not None and mode not in get_args(Mode):
         # A window of the run, such as its second epoch, which our figure has too.
-        settings["mode"] = phase
+        settings["mode"] = mode
     if entry.planned.epochs is not None:
         settings["epochs"] = entry.planned.epochs
     assert entry.ours is not None
