@@ -171,6 +171,22 @@ def test_a_factor_that_nobody_named_is_the_only_difference(change: dict[str, Any
     assert ("(nothing else was varied)" in "\n".join(lines(found, "a", "b"))) == found.inferred
 
 
+def test_a_factor_that_nobody_named_is_what_tells_the_sides_apart() -> None:
+    """Selections by the batch of a study that varies devices too: 8 on two devices and 16 on one differ in both."""
+
+    def side(batch: int) -> list[Row]:
+        rows = []
+        for count in (1, 2):
+            settings = {"batch": batch, "devices": count, "global_batch": batch * count}
+            rows.append(made([100.0 * count, 101 * count, 102 * count], f"t/{batch}x{count}", **settings))
+        return rows
+
+    found = compare(side(8), side(16), factor=None)
+    assert (found.factor, found.inferred, found.made) == ("batch", True, True)
+    pairs = [(entry.a.place, entry.b.place) for entry in found.comparisons]
+    assert pairs == [("t/8x1", "t/16x1"), ("t/8x2", "t/16x2")]
+
+
 def test_two_selections_of_the_same_rows_are_not_compared() -> None:
     rows = [made([100.0, 101, 102], f"t/{batch}", batch=batch) for batch in (8, 16)]
     with pytest.raises(InputError, match="nothing to compare") as found:

@@ -130,6 +130,8 @@ def compare(
         names = () if any(map(_is_only_difference, usual.comparisons)) else INFERRED
         tried = [compare(a, b, factor=name, metric=metric, asked=asked) for name in names]
         fitting = [one for one in tried if any(map(_is_only_difference, one.comparisons))]
+        # With several configurations per side, pairs may differ in something else: who selects by the batch means it.
+        fitting = [one for one in fitting if _separates(one.factor, a, b)] or fitting
         if len({SETTINGS.get(one.factor, one.factor) for one in fitting}) == 1:
             # Of batch and accumulation, which may change against each other, the batch.
             return replace(fitting[0], inferred=True)
@@ -164,6 +166,13 @@ def compare(
         told = tuple(f"{row.place} (" for row in (nearest.a, nearest.b))
         left_out = [text for text in left_out if not text.startswith(told)]
     return Compared(factor, metric, tuple(_tell_apart(made)), tuple(left_out))
+
+
+def _separates(factor: str, a: Sequence[Row], b: Sequence[Row]) -> bool:
+    """Return whether every row of A differs from every row of B in the factor."""
+    return any(
+        {shown(row.get(key)) for row in a}.isdisjoint(shown(row.get(key)) for row in b) for key in keys_named(factor)
+    )
 
 
 def require_factor(name: str) -> str:

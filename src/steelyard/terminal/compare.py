@@ -44,7 +44,8 @@ def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
     out += ["", *wrapped(f"A (base): {name_a}"), *wrapped(f"B: {name_b}")]
     for source in dict.fromkeys(filter(None, (_cite_source(name_a), _cite_source(name_b)))):
         out += wrapped(f"Source: {source}")
-    only = " (nothing else was varied)" if compared.inferred else ""
+    only = " (nothing else differs within a pair)" if len(compared.comparisons) > 1 else " (nothing else was varied)"
+    only = only if compared.inferred else ""
     out += wrapped(f"Factor: {compared.factor}{only}; figure: {compared.metric}")
     out += _differing(compared)
     rows = [row for entry in compared.comparisons for row in (entry.a, entry.b)]
