@@ -11,6 +11,7 @@ import pytest
 from simjob import run_spec
 from steelyard.audit.documents import names as documents
 from steelyard.cli.main import main
+from steelyard.errors import InputError
 from steelyard.inputs.suite import SIZES, Choice, expand_part, find_suite, plan_part, suite_names, why_left_out
 from steelyard.report.page import Table
 from steelyard.report.suite.beside import SuiteResults
@@ -47,6 +48,14 @@ def test_every_printed_figure_has_a_configuration(name: str, tmp_path: Path) -> 
     printed = {(row.place, metric) for row in results.document.rows for metric in row.figures}
     beside = {(entry.published.place, entry.metric) for table in results.suite.table for entry in results.beside(table)}
     assert printed - beside == set()
+
+
+def test_a_setting_that_no_printed_row_can_have_is_refused(tmp_path: Path) -> None:
+    found = find_suite("aces")
+    table = replace(found.suite.table[0], same={"phase": {}})
+    wrong = replace(found, suite=replace(found.suite, table=(table,)))
+    with pytest.raises(InputError, match=r"table 1: same\.phase: no such setting"):
+        SuiteResults(ResultFolder(tmp_path), wrong, "full")
 
 
 def test_a_part_that_needs_several_devices_is_left_out_on_one() -> None:

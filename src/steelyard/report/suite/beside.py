@@ -15,11 +15,12 @@ from steelyard.audit.check import check_table, rows_meant
 from steelyard.audit.reading import read_table
 from steelyard.audit.subject import audit_reference
 from steelyard.contracts.spec import Mode, Precision
-from steelyard.errors import Problem, refusal
+from steelyard.errors import Problem, nearest, refusal
 from steelyard.inputs.suite import Choice, counterpart, plan_part, setting_of, study_name
+from steelyard.inputs.synonyms import setting_for
 from steelyard.report.audit.published import BETWEEN
 from steelyard.report.suite.figures import OurRun, our_figure
-from steelyard.rules.table.settings import shown
+from steelyard.rules.table.settings import SETTINGS, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from steelyard.audit.judge import Judgement
     from steelyard.contracts.record import Finding
     from steelyard.contracts.spec import RunSpec
-    from steelyard.inputs.suite import Part, Planned, PrintedTable, Size, SuiteFolder
+    from steelyard.inputs.suite import Part, Planned, PrintedTable, Size, Suite, SuiteFolder
     from steelyard.results.store import ResultFolder
     from steelyard.rules.table.row import Amount, Row, RowTable
 
@@ -80,6 +81,7 @@ class SuiteResults:
     def __init__(self, folder: ResultFolder, found: SuiteFolder, size: Size) -> None:
         self.found, self.suite, self.size = found, found.suite, size
         self.folder = folder
+        _require_settings(self.suite)
         self._cells: dict[str, list[CellSummary]] = {}
         self._plans: dict[str, list[Planned]] = {}
 
@@ -187,6 +189,17 @@ class SuiteResults:
         for entry in self.suite.deviation:
             if (not entry.parts or planned.part.name in entry.parts) and _has(planned, entry.at):
                 yield entry.text, entry.other_work
+
+
+def _require_settings(suite: Suite) -> None:
+    """Refuse a name that no printed row can have: its values would never be compared."""
+    known = (METRIC, *SETTINGS)
+    for table in suite.table:
+        for key in table.same:
+            if key not in known:
+                near = setting_for(key, known) or nearest(key, known)
+                where, listed = f"table {table.name}: same.{key}", "steelyard explain settings"
+                raise refusal(Problem(where, "no such setting", ", ".join(SETTINGS), near=near, listed=listed))
 
 
 def _is_data_set(entry: Beside) -> bool:
