@@ -136,7 +136,7 @@ def test_several_models_have_no_common_quality() -> None:
         "loader": spec.Loader(place="host"),
     }  # fmt: skip
     assert RunSpec(**settings, devices=1).exchanges_gradients is False
-    with pytest.raises(ValueError, match="one rank, or another value of parallel"):
+    with pytest.raises(ValueError, match="devices = 1, or another value of parallel"):
         RunSpec(**settings, devices=2)
 
 

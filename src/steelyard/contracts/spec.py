@@ -267,12 +267,12 @@ class RunSpec(Contract):
         if self.parallel == "independent" and self.quality is not None and self.devices > 1:
             raise ValueError(
                 "quality: independent ranks train several models, but a run has one quality; "
-                "valid: one rank, or another value of parallel"
+                "valid: devices = 1, or another value of parallel"
             )
         rest = self.epoch_samples % self.step_samples if self.epoch_samples is not None else 0
         if self.last_batch == "keep" and 0 < rest < self.devices:
             raise ValueError(
-                f"epoch_samples: the last step of an epoch has {rest} samples for {self.devices} ranks; "
+                f"epoch_samples: the last step of an epoch has {rest} samples for {self.devices} devices; "
                 "valid: another number, or last_batch 'drop' or 'pad'"
             )
 

@@ -236,7 +236,7 @@ class AllocationLauncher(LocalLauncher):
         limit = PROCESSES_PER_CPU * max(self.allocation.cpus_per_node, layout.processes_per_node)
         if wanted > limit:
             raise InputError(
-                f"{layout.processes_per_node} ranks with {spec.loader.workers} loader workers each are {wanted} "
+                f"{layout.processes_per_node} devices with {spec.loader.workers} loader workers each are {wanted} "
                 "processes on a node",
                 next_step=f"use at most {limit} on a node",
             )

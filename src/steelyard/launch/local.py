@@ -112,7 +112,7 @@ class LocalLauncher:
         limit = PROCESSES_PER_CPU * (os.cpu_count() or 1)
         if wanted > limit:
             raise InputError(
-                f"{spec.devices} ranks with {spec.loader.workers} loader workers each are {wanted} processes",
+                f"{spec.devices} devices with {spec.loader.workers} loader workers each are {wanted} processes",
                 next_step=f"use at most {limit} on this machine",
             )
 

@@ -68,7 +68,7 @@ def plan_lines(expansion: Expansion, there: int) -> list[str]:
         lines = [table(["search", "devices", "batch", "runs at most"], rows), "", f"{many(there, 'run')} already done"]
     else:
         rows = [[label(cell.swept), str(cell.spec.devices), str(expansion.study.repeats)] for cell in expansion.cells]
-        lines = [table(["configuration", "devices", "runs"], rows), ""]
+        lines = [table(["configuration", "devices", "jobs"], rows), ""]
         runs = f"{many(len(expansion.runs), 'run')}, {there} already done"
         lines.append(f"{runs}; random order, seed {expansion.study.seed}")
     hours = "unknown" if price.device_hours is None else f"at most {short(price.device_hours, 3)} device-hours"
