@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,39 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is submitted in a test is not written down in the state directory of the person who runs it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
+@cache
+def json_validators(verb: str) -> Any:
+    """What checks a document that a verb prints with --json: another library than the one that made the schema."""
+    import jsonschema
+
+    from steelyard.terminal.shapes import output_schema
+
+    schema = output_schema(verb)
+    for part in schema["$defs"].values():
+        # Readers must accept new fields; here a field without a description is a mistake.
+        if "properties" in part:
+            part.setdefault("additionalProperties", False)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@pytest.fixture(autouse=True)
+def _documents_have_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every document that any test prints in this process is of a shape that its verb declares."""
+    from steelyard.terminal import document as printing
+    from steelyard.terminal.shapes import DOCUMENTS
+
+    def check(document: Any) -> str:
+        text = make(document)
+        verb = document["shape"].partition("/")[0]
+        verb = verb if verb in DOCUMENTS else verb.partition("-")[0]
+        json_validators("show" if verb == "error" else verb).validate(json.loads(text))
+        return text
+
+    make = printing.json_text
+    monkeypatch.setattr(printing, "json_text", check)
 
 
 @pytest.fixture(autouse=True)

@@ -95,7 +95,7 @@ def true_training_s(devices: int) -> float:
 
 def spent_s(records: list[RunRecord]) -> float:
     """Cost of a training with the mean of these jobs."""
-    rates = [record.quantities["throughput_job"].value or 0.0 for record in records]
+    rates = [record.quantities["throughput"].value or 0.0 for record in records]
     return sum(EPOCHS * EPOCH_SAMPLES / rate + SETUP_S for rate in rates) / len(rates)
 
 

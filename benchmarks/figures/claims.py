@@ -48,11 +48,11 @@ SCALE = 1.1
 
 
 def audited(*words: str) -> list[dict[str, Any]]:
-    """Run the command and return its JSON output."""
+    """Run the command and return the audits that it prints as JSON."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         steelyard(["audit", *words, "--json"])
-    found: list[dict[str, Any]] = json.loads(out.getvalue())
+    found: list[dict[str, Any]] = json.loads(out.getvalue())["audits"]
     return found
 
 

@@ -89,7 +89,7 @@ def study(kind: Kind, seed: int) -> Tally:
         jobs=JOBS,
         one_job_held=holds(job_throughput(records[:1]).interval, own),
         five_jobs_held=holds(job_throughput(records).interval, population),
-        approximate=sum(is_approximate(record.quantities["throughput_job"].interval) for record in records),
+        approximate=sum(is_approximate(record.quantities["throughput"].interval) for record in records),
         studies_approximate=is_approximate(job_throughput(records).interval),
         steps=sum(record.steps_seen for record in records),
     )

@@ -111,8 +111,8 @@ def record_of(
         device="cuda", **settings,
     )  # fmt: skip
     quantities = {
-        "throughput_job": rate_of(rate, "job"),
-        "throughput_device": rate_of(rate / spec.devices, "device"),
+        "throughput": rate_of(rate, "job"),
+        "throughput_per_device": rate_of(rate / spec.devices, "device"),
         "step_time_mean": rate_of(spec.step_samples / rate, "job", "s"),
     }
     if watts:

@@ -78,7 +78,7 @@ def measured(case: Case, folder: Path) -> tuple[dict[str, float], float]:
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     record: dict[str, Any] = json.loads(done.stdout)["runs"][0]
     assert record["status"]["code"] == "completed", record["status"]
-    rate = float(record["quantities"]["throughput_job"]["value"])
+    rate = float(record["quantities"]["throughput"]["value"])
     check = record["crosscheck"]
     if case.ranks > 1:
         return {name: float(check[f"{name}_s"]) for name in COLUMNS}, rate

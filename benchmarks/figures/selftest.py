@@ -30,15 +30,16 @@ def main() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - begin_s
     result = json.loads(done.stdout)
-    wrong = [line["what"] for line in result["lines"] if not line["holds"]]
-    exact = [abs(float(line["error"].rstrip(" %"))) for line in result["lines"] if line["group"] == "formula"]
-    print(f"{len(result['lines'])} lines, wrong: {wrong}, exit code {done.returncode}")
+    checks = result["checks"]
+    wrong = [check["what"] for check in checks if not check["holds"]]
+    exact = [abs(float(check["error"].rstrip(" %"))) for check in checks if check["group"] == "formula"]
+    print(f"{len(checks)} lines, wrong: {wrong}, exit code {done.returncode}")
     finish(
         [
             timed("selftest: time", seconds, "s", QUICK_LIMIT_S if options.quick else LIMIT_S, quick=options.quick),
             at_most("selftest: largest error without noise", max(exact), "%", 0.01),
-            Figure("selftest: lines that hold", len(result["lines"]) - len(wrong), "lines",
-                   f"= {len(result['lines'])}", not wrong and done.returncode == 0),
+            Figure("selftest: lines that hold", len(checks) - len(wrong), "lines", f"= {len(checks)}",
+                   not wrong and done.returncode == 0),
         ]
     )  # fmt: skip
 

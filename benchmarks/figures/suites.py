@@ -92,7 +92,7 @@ def try_suite(name: str, options: tuple[str, ...], *, kill: bool) -> Outcome:
             told = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
             if told.returncode:
                 return Outcome(name, False, again, f"report ends with {told.returncode}: {told.stderr[-300:]}")
-        studies = {f"{name}-{part}-tiny" for part in json.loads(done.stdout)}
+        studies = {f"{name}-{part}-tiny" for part in json.loads(done.stdout)["parts"]}
         text = page.read_text(encoding="utf-8")
         missing = sorted(studies - set(ResultFolder(results).studies()))
         missing += [table.title for table in find_suite(name).suite.table if html.escape(table.title) not in text]

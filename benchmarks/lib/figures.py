@@ -75,6 +75,7 @@ NAMES = (
     "allocation_pack",
     "headline",
     "next_works",
+    "json_shape",
     "no_false_headline",
     "at_rest",
     "extend",

@@ -239,13 +239,13 @@ def make_history(folder: ResultFolder) -> list[History]:
 
 def as_of(record: RunRecord, *, slower: bool) -> RunRecord:
     """Return the record with a driver, and 6 % slower with the new one."""
-    environment, rate = record.environment, record.quantities["throughput_job"]
+    environment, rate = record.environment, record.quantities["throughput"]
     assert environment is not None
     assert rate.value is not None
     return replace(
         record,
         environment=replace(environment, facts={**environment.facts, "gpu0.driver": "560.1" if slower else "550.2"}),
-        quantities={**record.quantities, "throughput_job": replace(rate, value=(0.94 if slower else 1) * rate.value)},
+        quantities={**record.quantities, "throughput": replace(rate, value=(0.94 if slower else 1) * rate.value)},
     )
 
 

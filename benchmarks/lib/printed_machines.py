@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NOT_SIMULATED = ("val_accuracy@epoch10", "expected_throughput")
 # Steps are alike on a simulated machine without noise.
 STEPS = Budget(min_steps=60, min_seconds=0.0, max_steps=60, max_seconds=1e9, max_extension=1.0)
-RATES = ("throughput", "throughput_job", "later_epochs_throughput", "token_throughput")
+RATES = ("throughput", "later_epochs_throughput", "token_throughput")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def simulated(row: Printed, spec: RunSpec) -> RunSpec | None:
     if spec.last_batch != "drop" and spec.epoch_samples is not None:
         samples = float(spec.epoch_samples)
     rate = row.value(*RATES)
-    each, time = row.value("throughput_device"), row.value("train_time", "total_time")
+    each, time = row.value("throughput_per_device"), row.value("train_time", "total_time")
     epoch = row.value("epoch_time", "later_epochs_time")
     if rate is None and each is not None:
         rate = each * spec.devices

@@ -52,6 +52,7 @@ TOGETHER = frozenset(
         "injection",
         "suites",
         "headline",
+        "json_shape",
         "lead",
         "nvml",
         "double_counting",

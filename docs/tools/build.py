@@ -31,7 +31,7 @@ from pathlib import Path
 
 import accelerators
 import generated
-from console import PageError, run_page, steelyard
+from console import PageError, command, run_page
 
 from steelyard.cli.main import GROUPS
 
@@ -113,7 +113,7 @@ def with_outputs(text: str, *, exact: bool) -> str:
 
     def run(words: list[str], folder: Path) -> str:
         # This environment already has what a page installs.
-        return "" if words[0] in INSTALLING else steelyard(words, folder)
+        return "" if words[0] in INSTALLING else command(words, folder)
 
     with tempfile.TemporaryDirectory() as name:
         return run_page(text, Path(name), run, exact=exact)

@@ -1,8 +1,9 @@
 """Run the commands of a page and put what they print below them.
 
-A fenced block `console` holds commands after `$ `. Each runs in order, in the page's own empty folder, and its
-standard output follows it. A block of another kind whose first line is a comment with a file name becomes that file;
-so does a block below a line that ends in a file name and a colon. The node is called `NODE` on every machine.
+A fenced block `console` holds commands after `$ `: of steelyard, or `python FILE` for a script of the page. Each runs
+in order, in the page's own empty folder. Its standard output follows it, unless it ends in `> FILE`. A block of another
+kind whose first line is a comment with a file name becomes that file; so does a block below a line that ends in a file
+name and a colon. The node is called `NODE` on every machine.
 
 The title of a block says what is special about it. Readers see it too:
 
@@ -59,7 +60,7 @@ def _run_block(block: re.Match[str], folder: Path, run: Callable[[list[str], Pat
     if title not in (None, VARIES):
         raise PageError(f"unknown block title {title!r}; valid: {NOT_EXECUTED!r}, {VARIES!r}")
     shown = _commands(body)
-    made = [(command, run(_words(command), folder)) for command, _ in shown]
+    made = [(command, _run(_words(command), folder, run)) for command, _ in shown]
     if title == VARIES:
         pairs = [(old, new) for (_, old), (_, new) in zip(shown, made, strict=True)]
         if all(_alike(old, new) for old, new in pairs):
@@ -67,6 +68,16 @@ def _run_block(block: re.Match[str], folder: Path, run: Callable[[list[str], Pat
         made = [(command, _shortened(old, new)) for (command, new), (old, _) in zip(made, pairs, strict=True)]
     lines = "".join(f"$ {command}\n{output}" for command, output in made)
     return block.group(0).partition("\n")[0] + "\n" + lines + "```\n"
+
+
+def _run(words: list[str], folder: Path, run: Callable[[list[str], Path], str]) -> str:
+    """Return what a command prints; nothing if it ends in `> FILE`, which is then written."""
+    if words[-2:-1] != [">"]:
+        return run(words, folder)
+    if not FILE_NAME.fullmatch(words[-1]):
+        raise PageError(f"not a file name: {words[-1]}")
+    (folder / words[-1]).write_text(run(words[:-2], folder), encoding="utf-8")
+    return ""
 
 
 def _file_name(block: re.Match[str]) -> str | None:
@@ -106,11 +117,13 @@ def _shape(text: str) -> str:
     return "\n".join(" ".join(line.split()) for line in plain.splitlines())
 
 
-def steelyard(words: list[str], folder: Path) -> str:
-    """Return what a steelyard command prints, in this environment."""
-    if words[0] != "steelyard":
-        raise PageError(f"only steelyard commands can run: {shlex.join(words)}")
-    return output([sys.executable, "-m", "steelyard.cli.main", *words[1:]], folder, shlex.join(words))
+def command(words: list[str], folder: Path) -> str:
+    """Return what a steelyard command prints, or a script of the page, in this environment."""
+    if words[0] == "steelyard":
+        return output([sys.executable, "-m", "steelyard.cli.main", *words[1:]], folder, shlex.join(words))
+    if words[0] == "python" and FILE_NAME.fullmatch(words[-1]):
+        return output([sys.executable, words[-1]], folder, shlex.join(words))
+    raise PageError(f"only steelyard commands and scripts of the page can run: {shlex.join(words)}")
 
 
 def output(program: list[str], folder: Path, typed: str, **more: str) -> str:

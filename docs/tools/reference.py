@@ -109,9 +109,12 @@ def verbs_page() -> str:
 
 `steelyard VERB --help` prints the same. Results go to standard output, progress and errors to standard error.
 
-Every verb takes `--json`. Standard output is then one JSON document, also when the command fails before it has a
-result: `{"error": {"message": ..., "problems": [...], "next": ..., "exit_code": 2}}`. `problems` lists bad values with
-`field`, `problem` and `valid`; `next` is a command to try, or null. The message for people is on standard error.
+Every verb takes `--json`. Standard output is then one JSON document, whose first field is its shape, such as
+`"shape": "scaling/1"`. `steelyard explain VERB --schema` prints the JSON Schema of what a verb prints
+([an example](../howto/own-plot.md)). A command that fails before it has a result prints
+`{"shape": "error/1", "error": {"message": ..., "problems": [...], "next": ..., "exit_code": 2}}`. `problems` lists bad
+values with `field`, `problem` and `valid`; `next` is a command to try, or null. The message for people is on standard
+error.
 
 ## Exit codes
 

@@ -42,7 +42,7 @@ def test_figure_is_the_truth(case: Case, simulate: Simulate) -> None:
 def test_without_noise_nothing_is_found_wrong(simulate: Simulate) -> None:
     record = simulate(make_spec())
     assert record.findings == ()
-    interval = record.quantities["throughput_job"].interval
+    interval = record.quantities["throughput"].interval
     assert interval is not None
     assert interval.approximate == ()
     assert interval.high - interval.low < 1e-6
@@ -93,7 +93,7 @@ def test_memory_that_does_not_suffice_is_a_status(simulate: Simulate) -> None:
     assert record.status.code == "out_of_memory"
     assert record.status.evidence == {"needed_bytes": 3.2e9, "limit_bytes": 1e9, "rank": 0}
     assert record.quantities["compile_time"].value is None
-    assert "throughput_job" not in record.quantities
+    assert "throughput" not in record.quantities
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_budget_that_needs_no_step_more_is_not_complained_of(simulate: Simulat
 
 def test_a_single_step_has_a_value_and_no_interval(simulate: Simulate) -> None:
     record = simulate(make_spec(budget=Budget(max_steps=1)))
-    assert record.quantities["throughput_job"].value == pytest.approx(3200)
+    assert record.quantities["throughput"].value == pytest.approx(3200)
     assert record.quantities["step_time_mean"].interval is None
     record_text(record)
 

@@ -138,8 +138,8 @@ def test_hours_are_near_the_truth_and_their_interval_holds_it(folder: ResultFold
 
 def drawn(record: RunRecord, rate: float) -> RunRecord:
     quantities = {**record.quantities}
-    for name in ("throughput_job", "throughput_device"):
-        share = 1.0 if name == "throughput_job" else 1 / record.spec.devices
+    for name in ("throughput", "throughput_per_device"):
+        share = 1.0 if name == "throughput" else 1 / record.spec.devices
         quantities[name] = replace(quantities[name], value=rate * share)
     return replace(record, quantities=quantities)
 
@@ -786,7 +786,7 @@ def test_the_verb_takes_the_charge_and_the_longest_job_of_a_site(
         encoding="utf-8",
     )
     main([*arguments(folder, tmp_path / "p", "--json"), "--site", str(tmp_path / "site.toml")])
-    terms = {term["symbol"]: term["amount"]["value"] for term in json.loads(capsys.readouterr().out)["derivation"]}
+    terms = {term["symbol"]: term["value"] for term in json.loads(capsys.readouterr().out)["derivation"]}
     assert terms["M"] == 2
     assert terms["C"] == pytest.approx(terms["A"] / 4 * 2)
     assert terms["J"] == math.ceil(terms["T1"] / (1800 - SETUP_S))
@@ -815,7 +815,7 @@ def test_the_verb_lists_schemes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", "--schemes"]) == 0
     assert "access-maximize" in capsys.readouterr().out
     assert main(["pack", "--schemes", "--json"]) == 0
-    assert {entry["name"] for entry in json.loads(capsys.readouterr().out)} >= {"nairr", "archer2"}
+    assert {entry["name"] for entry in json.loads(capsys.readouterr().out)["schemes"]} >= {"nairr", "archer2"}
 
 
 # -- the reviewer's page

@@ -419,7 +419,7 @@ def test_from_submission_to_record(tmp_path: Path, platform: Platform) -> None:
     records = collected(tmp_path)
     assert {record.status.code for record in records.values()} == {"completed"}
     record = records["run-r0001"]
-    assert record.quantities["throughput_job"].value
+    assert record.quantities["throughput"].value
     assert record.environment is not None
     assert record.environment.node == "node-0"
     assert record.environment.allocation == f"sy-{NAME}-000-0"
@@ -473,7 +473,7 @@ def test_a_suite_is_rendered_as_valid_objects(
     platform.nodes = [node("a")]
     words = ["suite", "run", name, "--size", "small", "--devices", "1,4", "--site", str(tmp_path / "site.toml")]
     assert main([*words, "--dry-run", "--json", "--results", str(tmp_path / "results")]) == 0
-    parts = json.loads(capsys.readouterr().out)
+    parts = json.loads(capsys.readouterr().out)["parts"]
     assert parts
     manifests = sorted((tmp_path / "results").glob(f"campaigns/{name}-*/**/{MANIFEST_FILE}"))
     assert len(manifests) >= len(parts)

@@ -162,7 +162,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def batch_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     capsys.readouterr()
     code = main(["batch", *words, "--json"])
-    curves = json.loads(capsys.readouterr().out)
+    curves = json.loads(capsys.readouterr().out)["curves"]
     return code, curves[0] if len(curves) == 1 else curves
 
 

@@ -70,11 +70,12 @@ def test_run_and_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert "[ ] = 95 % CI over 3 jobs, all on node" in out.out
     assert out.err.count("samples/s") == 3
     code, studies = run_json(capsys, "show")
-    assert (code, studies) == (0, [{"study": "adhoc", "configurations": 1, "runs": 3, "completed": 3}])
-    code, cells = run_json(capsys, "show", "adhoc")
-    run_id = cells[0]["runs"][0]
+    listed = [{"study": "adhoc", "configurations": 1, "runs": 3, "completed": 3}]
+    assert (code, studies) == (0, {"shape": "show-studies/1", "studies": listed})
+    code, shown = run_json(capsys, "show", "adhoc")
+    run_id = shown["configurations"][0]["runs"][0]
     assert main(["show", "adhoc"]) == main(["show", run_id]) == 0
-    assert "throughput_device" in capsys.readouterr().out
+    assert "throughput_per_device" in capsys.readouterr().out
     assert main(["show", run_id, "--derive"]) == 0
     record = tmp_path / "steelyard-results/runs/adhoc" / run_id / "record.json"
     record.write_text(record.read_text().replace('"interval"', '"max_steps"', 1))
@@ -88,15 +89,15 @@ def test_run_and_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 def test_study_plans_runs_and_resumes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(STUDY)
     code, plan = run_json(capsys, "study", "s.toml", "--dry-run")
-    assert (code, len(plan["order"]), plan["there"]) == (0, 6, 0)
+    assert (code, len(plan["order"]), plan["done"]) == (0, 6, 0)
     assert not (tmp_path / "steelyard-results").exists()
     code, result = run_json(capsys, "study", "s.toml")
     assert (code, result["made"], result["skipped"]) == (1, 6, 0)
-    large, small = result["configurations"]
+    small, large = result["configurations"]
     assert large["statuses"] == {"out_of_memory": 3}
-    assert large["throughput_job"]["value"] is None
-    interval = small["throughput_job"]["interval"]
-    assert interval["low"] < small["throughput_job"]["value"] < interval["high"]
+    assert large["throughput"]["value"] is None
+    rate = small["throughput"]
+    assert rate["low"] < rate["value"] < rate["high"]
     code, result = run_json(capsys, "study", "s.toml")
     assert (code, result["made"], result["skipped"]) == (1, 0, 6)
     assert main(["study", "s.toml"]) == 1
@@ -156,7 +157,7 @@ def test_what_is_missing_comes_before_an_extension(capsys: pytest.CaptureFixture
     """Findings print the command after Ctrl-C, too."""
     (tmp_path / "s.toml").write_text('name = "s"\nrepeats = 2\n[run]\ncrosscheck_steps = 0\n')
     code, plan = run_json(capsys, "study", "s.toml", "--extend", "--dry-run")
-    assert (code, len(plan["order"]), plan["there"]) == (0, 2, 0)
+    assert (code, len(plan["order"]), plan["done"]) == (0, 2, 0)
     assert main(["study", "s.toml", "--extend"]) == 0
     said = capsys.readouterr()
     assert "first the study as it is: 2 runs without a result" in said.err
@@ -236,7 +237,7 @@ def test_with_json_errors_are_json(capsys: pytest.CaptureFixture[str], tmp_path:
         "next": "steelyard run --help",
         "exit_code": 2,
     }
-    assert (code, said) == (2, {"error": expected})
+    assert (code, said) == (2, {"shape": "error/1", "error": expected})
     code, said = run_json(capsys, "nonsense")
     assert (code, said["error"]["exit_code"]) == (2, 2)
     (tmp_path / "s.toml").write_text(STUDY + "bacth = [1]\n[run]\n")

@@ -71,7 +71,7 @@ def test_a_meter_is_held_against_the_run(
 ) -> None:
     said = ["--meter", meter(power_w), *(["--meter-scope", scope] if scope else []), "--json"]
     main(["energy", run_id, *said])
-    found = json.loads(capsys.readouterr().out)["held_against"]["meter"]
+    found = json.loads(capsys.readouterr().out)["meters"]["meter"]
     assert found["answer"] == answer
     assert found["ratio"] == pytest.approx(power_w / POWER_W, rel=0.02)
 

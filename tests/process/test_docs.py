@@ -374,9 +374,9 @@ def test_a_block_that_cannot_be_read_is_an_error(block: str, tmp_path: Path) -> 
 def test_only_our_own_commands_are_run_and_a_wrong_one_stops(tmp_path: Path) -> None:
     console = _made("console")
     with pytest.raises(console.PageError, match="only steelyard"):
-        console.steelyard(["rm", "-r"], tmp_path)
+        console.command(["rm", "-r"], tmp_path)
     with pytest.raises(console.PageError, match="exit code 2"):
-        console.steelyard(["steelyard", "no-such-verb"], tmp_path)
+        console.command(["steelyard", "no-such-verb"], tmp_path)
 
 
 def test_a_figure_or_a_piece_of_code_that_is_gone_is_an_error() -> None:

@@ -408,7 +408,7 @@ def test_the_verb_on_this_node(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code = main(["doctor", "--json", "--data", str(tmp_path)])
-    found = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
+    found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert code == any(check["verdict"] == "wrong" for check in found.values())
     assert {"python", "CPUs", "memory", "torch", "data", "results", "worker"} <= set(found)
     assert found["worker"]["verdict"] == "ok"

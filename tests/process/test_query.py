@@ -64,7 +64,7 @@ def test_archived_runs_and_others_are_one_table(results: Path) -> None:
     assert [row[0] for row in found] == sorted(records)
     for run_id, batch, throughput, low, warnings in found:
         record = records[str(run_id)]
-        rate = record.quantities["throughput_job"]
+        rate = record.quantities["throughput"]
         assert rate.interval is not None
         assert (batch, throughput, low) == (record.spec.batch, rate.value, rate.interval.low)
         assert warnings == sum(finding.severity == "warning" for finding in record.findings)
@@ -89,9 +89,7 @@ def test_a_run_counts_once_wherever_it_is(results: Path, tmp_path: Path) -> None
     )
     folder.set_aside(folder.run_path(spec(4)), "s")
     assert rows(copy, COUNTS) == [[6, 6]]
-    assert rows(copy, "select count(distinct run_id), count(*) from quantities where name = 'throughput_job'") == [
-        [6, 6]
-    ]
+    assert rows(copy, "select count(distinct run_id), count(*) from quantities where name = 'throughput'") == [[6, 6]]
     assert rows(copy, "select seed from (select record->>'$.spec.seed' as seed from runs where run_id = 'r3')") == [
         ["5"]
     ]
@@ -109,9 +107,11 @@ def test_answers_are_tables_csv_json_and_parquet(
     assert main(words) == main([*words, "--format", "csv"]) == main([*words, "--json"]) == 0
     table, _, rest = capfdbinary.readouterr().out.partition(b"run_id,text\n")
     assert b"r6" in table
-    text, _, array = rest.partition(b"[")
+    text, _, document = rest.partition(b"{")
     assert next(csv.reader(io.StringIO(text.decode()))) == ["r0", "'=1+1"]
-    assert json.loads(b"[" + array)[6] == {"run_id": "r6", "text": "=1+1"}
+    answer = json.loads(b"{" + document)
+    assert answer["shape"] == "query/1"
+    assert answer["rows"][6] == {"run_id": "r6", "text": "=1+1"}
     output = tmp_path / "runs.parquet"
     assert main([*words, "--format", "parquet", "-o", str(output)]) == 0
     assert duckdb.execute(f"select count(*) from '{output}'").fetchall() == [(7,)]

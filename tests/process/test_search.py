@@ -398,7 +398,7 @@ def test_the_page_tells_what_happens(
     records = tried(ResultFolder(Path("steelyard-results")), [group])
     assert [record.spec.batch for record in records] == [1, 2, 4, 8, 16, 32, 64, 80, 88, 96, 128]
     assert main(["batch", "largest", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["largest_fitting"] == 80
+    assert json.loads(capsys.readouterr().out)["curves"][0]["largest_fitting"] == 80
 
 
 def test_the_example_is_valid() -> None:

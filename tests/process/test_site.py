@@ -352,7 +352,7 @@ def test_new_list_show(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "aarch64" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert main(["site", "--json", "show", "olive"]) == 0
-    assert json.loads(capsys.readouterr().out)["pools"]["gh200"]["devices_per_node"] == 4
+    assert json.loads(capsys.readouterr().out)["site"]["pools"]["gh200"]["devices_per_node"] == 4
 
 
 def test_new_overwrites_nothing(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -386,7 +386,7 @@ def test_check_says_the_same_once(sites: Path, capsys: pytest.CaptureFixture[str
     assert shown.count("tasks in the queue") == 1
     assert max(map(len, shown.splitlines())) <= 80
     assert main(["site", "check", "k:arm64", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)["checks"]
     assert {entry["pool"] for entry in found} == {"arm64"}
     assert {"name", "verdict", "found", "fix", "pool"} == found[0].keys()
     assert main(["site", "check", "k:ia64"]) == 2

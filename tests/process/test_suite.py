@@ -79,10 +79,10 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
 def test_from_run_to_report(suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = told(capsys, "show", "paper")
     assert [(part["study"], part["runs"]) for part in shown["parts"]] == [("paper-rates-small", 12)]
-    made = told(capsys, "run", "./paper")
+    made = told(capsys, "run", "./paper")["parts"]
     assert made["rates"]["made"] == 12
-    assert told(capsys, "run", "./paper", "--part", "rates")["rates"] | {"configurations": 0} == {
-        "made": 0, "skipped": 12, "configurations": 0,
+    assert told(capsys, "run", "./paper", "--part", "rates")["parts"]["rates"] | {"configurations": 0} == {
+        "shape": "study/1", "made": 0, "skipped": 12, "configurations": 0, "searches": [],
     }  # fmt: skip
     # A part that evaluates is left out without its data.
     assert "quality" not in made
@@ -98,7 +98,7 @@ def test_from_run_to_report(suite: Path, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_sizes_are_never_compared(suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = told(capsys, "run", "./paper", "--size", "tiny", "--part", "rates")
+    made = told(capsys, "run", "./paper", "--size", "tiny", "--part", "rates")["parts"]
     # 32 samples cannot be divided over three devices.
     assert made["rates"]["made"] == 2
     page = told(capsys, "report", "./paper", "--size", "tiny", "--format", "markdown", "-o", "page.md")

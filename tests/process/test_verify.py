@@ -474,8 +474,8 @@ def _as_of(record: Any, begun: datetime, slower: bool) -> Any:
     facts = {**record.environment.facts, "gpu0.driver": "560.1" if slower else "550.2", "env.SLURM_JOB_ID": str(begun)}
     quantities = dict(record.quantities)
     if slower:
-        rate = quantities["throughput_job"]
-        quantities["throughput_job"] = dataclasses.replace(rate, value=rate.value * 0.94)
+        rate = quantities["throughput"]
+        quantities["throughput"] = dataclasses.replace(rate, value=rate.value * 0.94)
     return dataclasses.replace(
         record,
         launch=dataclasses.replace(record.launch, started_at=begun.isoformat()),
@@ -493,7 +493,7 @@ def verify(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tup
 def test_the_history_shows_drift_and_what_changed_with_it(occasions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = verify(capsys, occasions, "--history", "--json")
     assert code == 0
-    found = json.loads(text)[0]
+    (found,) = json.loads(text)["histories"]
     assert [entry["verdict"] for entry in found["occasions"]][:2] == ["pass", "pass"]
     assert found["occasions"][2]["verdict"] != "pass"
     (change,) = found["changes"]
@@ -503,7 +503,7 @@ def test_the_history_shows_drift_and_what_changed_with_it(occasions: Path, capsy
     assert [entry["code"] for entry in found["findings"]] == ["SY220"]
     assert "gpu0.driver 550.2 -> 560.1" in found["findings"][0]["evidence"]
     code, text = verify(capsys, occasions, "--history")
-    assert text.startswith("node: throughput_job on 3 occasions: ")
+    assert text.startswith("node: throughput on 3 occasions: ")
     assert "lower since 2026-03-15" in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -559,9 +559,9 @@ def test_no_run_judges_the_latest_jobs(occasions: Path, capsys: pytest.CaptureFi
     code, text = verify(capsys, occasions, "--no-run", "--json")
     found = json.loads(text)
     assert (code, found["verdict"], found["occasion"]) == (1, "fail", "verify.node.20260315T000000")
-    assert found["figures"][0]["judgement"]["value"] == pytest.approx(3200 * 0.94, rel=0.02)
+    assert found["figures"][0]["figure"]["value"] == pytest.approx(3200 * 0.94, rel=0.02)
     code, text = verify(capsys, occasions, "--no-run")
-    assert text.startswith("FAIL: node: throughput_job ")
+    assert text.startswith("FAIL: node: throughput ")
     assert "Documented in: https://docs.example.org/node" in text
 
 
@@ -670,8 +670,8 @@ def _set_rates(folder: Path, rates: Sequence[float], answer: Any = "steady") -> 
 
     def change(number: int, record: RunRecord) -> RunRecord:
         assert record.steady is not None
-        rate = dataclasses.replace(record.quantities["throughput_job"], value=rates[number])
-        quantities = {**record.quantities, "throughput_job": rate}
+        rate = dataclasses.replace(record.quantities["throughput"], value=rates[number])
+        quantities = {**record.quantities, "throughput": rate}
         return dataclasses.replace(
             record, quantities=quantities, findings=(), steady=dataclasses.replace(record.steady, answer=answer)
         )
@@ -760,12 +760,12 @@ def test_jobs_without_a_launch_are_dated_by_their_occasion(
         for record in results.records(study):
             assert record.environment is not None
             place = results.path / "runs" / study / record.run_id / "record.json"
-            rate = record.quantities["throughput_job"]
+            rate = record.quantities["throughput"]
             value = (rate.value or 0.0) * (0.9 if study.endswith("0303T000000") else 1.0)
-            quantities = {**record.quantities, "throughput_job": dataclasses.replace(rate, value=value)}
+            quantities = {**record.quantities, "throughput": dataclasses.replace(rate, value=value)}
             node = dataclasses.replace(record.environment, node=f"node{study[-8]}")
             write_json(place, dataclasses.replace(record, launch=None, quantities=quantities, environment=node))
-    found = json.loads(verify(capsys, tmp_path, "--history", "--json")[1])[0]
+    (found,) = json.loads(verify(capsys, tmp_path, "--history", "--json")[1])["histories"]
     assert [entry["started_at"][:10] for entry in found["occasions"]] == ["2026-03-02", "2026-03-03"]
     # Two nodes, one after the other: the step is there, and so is the node that came with it.
     assert found["changes"][0]["facts"]["node"] == ["node2", "node3"]
@@ -778,7 +778,7 @@ def test_an_unknown_figure_or_unit_is_refused(
     shared = ["--no-run", "--results", str(occasions / "results")]
     path = write(tmp_path, RECIPE + 'metric = "thruput"\n')
     assert main(["verify", str(path), *shared]) == 2
-    assert "throughput_job" in capsys.readouterr().err
+    assert "throughput" in capsys.readouterr().err
     path = write(tmp_path, RECIPE + 'unit = "images/s"\n')
     assert main(["verify", str(path), *shared]) == 2
     assert "samples/s" in capsys.readouterr().err

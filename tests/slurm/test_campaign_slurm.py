@@ -94,7 +94,7 @@ def test_a_suite_runs_at_the_site(
     process = login(cluster, *words, cwd=tmp_path)
     out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, err
-    (part,) = json.loads(out).values()
+    (part,) = json.loads(out)["parts"].values()
     assert part["made"] == runs
     process = login(cluster, "suite", "report", name, "--size", "tiny", "--json", cwd=tmp_path)
     out, err = process.communicate(timeout=HANG_S)

@@ -204,7 +204,7 @@ def test_everything_about_one(name: str, capsys: pytest.CaptureFixture[str]) -> 
     assert max(map(len, out.splitlines())) <= 120
     assert SHIPPED[name]["title"] in out
     assert all(mode in out for mode in SHIPPED[name]["modes"])
-    assert json.loads(said(capsys, name, "--json")) == {"name": name, **SHIPPED[name]}
+    assert json.loads(said(capsys, name, "--json")) == {"shape": "workloads-show/1", "name": name, **SHIPPED[name]}
 
 
 def test_other_options_are_counted_by_a_process(capsys: pytest.CaptureFixture[str]) -> None:

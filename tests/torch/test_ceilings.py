@@ -360,7 +360,7 @@ def test_a_product_has_its_operations_per_second(simulate: Callable[[RunSpec], R
     assert record.status.code == "completed", record.status
     assert record.model is not None
     assert (record.model.parameters, record.model.flops_per_sample) == (0, 2 * 40 * 56 * 160)
-    rate, flops = record.quantities["throughput_device"].value, record.quantities["model_flops_device"].value
+    rate, flops = record.quantities["throughput_per_device"].value, record.quantities["model_flops_device"].value
     assert rate is not None
     assert flops == pytest.approx(2 * 40 * 56 * 160 * rate)
     assert record.settings is not None
@@ -375,7 +375,7 @@ def test_a_product_has_its_operations_per_second(simulate: Callable[[RunSpec], R
 def test_what_is_moved_has_a_bandwidth(workload: str, moved: float, simulate: Callable[[RunSpec], RunRecord]) -> None:
     record = simulate(spec_of(workload))
     assert record.status.code == "completed", record.status
-    rate, bandwidth = record.quantities["throughput_device"], record.quantities["bandwidth_device"]
+    rate, bandwidth = record.quantities["throughput_per_device"], record.quantities["bandwidth_device"]
     assert rate.value is not None
     assert bandwidth.value == pytest.approx(moved * rate.value)
     assert (bandwidth.unit, bandwidth.scope, bandwidth.window) == ("B/s", "device", rate.window)

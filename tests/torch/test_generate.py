@@ -208,9 +208,9 @@ def test_every_token_has_its_time(
     assert row_of(summarise([record])[0]).get("serving") == "offline, fixed batch of 2"
     assert {"tokens-00000.bin", "steps-00000.bin"} <= {file.name for file in record.raw}
     value = {name: quantity.value or 0.0 for name, quantity in record.quantities.items()}
-    assert value["tokens_per_second"] == pytest.approx(NEW * value["throughput_job"])
+    assert value["token_throughput"] == pytest.approx(NEW * value["throughput"])
     assert [value["ttft_p50"], value["time_per_token_p99"]] == pytest.approx([11 * TICK_S, 11 * TICK_S])
-    assert value["throughput_job"] == pytest.approx(2 / ((11 * NEW + 3) * TICK_S))
+    assert value["throughput"] == pytest.approx(2 / ((11 * NEW + 3) * TICK_S))
     assert derive(tmp_path) == record
 
 
@@ -242,7 +242,7 @@ def test_what_cannot_be_generated_is_refused(
 def test_a_language_model_in_training_has_tokens_per_second(simulate: Callable[[RunSpec], RunRecord]) -> None:
     for mode in ("train", "infer"):
         record = simulate(spec_of(mode=mode))
-        rate, tokens = record.quantities["throughput_job"], record.quantities["tokens_job"]
+        rate, tokens = record.quantities["throughput"], record.quantities["token_throughput"]
         assert rate.value is not None
         assert tokens.value == pytest.approx(24 * rate.value)
         assert (tokens.unit, tokens.scope, tokens.window) == ("tokens/s", "job", rate.window)
@@ -251,7 +251,7 @@ def test_a_language_model_in_training_has_tokens_per_second(simulate: Callable[[
             assert tokens.interval is not None
             assert tokens.interval.high == pytest.approx(24 * rate.interval.high)
         assert "ttft_mean" not in record.quantities
-    assert "tokens_job" not in simulate(spec_of(workload="tiny", model={}, mode="infer")).quantities
+    assert "token_throughput" not in simulate(spec_of(workload="tiny", model={}, mode="infer")).quantities
 
 
 @pytest.mark.full("takes long: 12 s, two ranks")
@@ -263,8 +263,8 @@ def test_two_ranks_generate_each_for_itself(capfd: pytest.CaptureFixture[str], t
     record = json.loads(capfd.readouterr().out)["runs"][0]
     assert record["settings"]["values"]["parallel"] == "replicas"
     assert {"tokens-00000.bin", "tokens-00001.bin"} <= {file["name"] for file in record["raw"]}
-    rate = record["quantities"]["tokens_per_second"]["value"]
-    assert rate == pytest.approx(NEW * record["quantities"]["throughput_job"]["value"])
+    rate = record["quantities"]["token_throughput"]["value"]
+    assert rate == pytest.approx(NEW * record["quantities"]["throughput"]["value"])
 
 
 # -- times on a device with a queue
@@ -342,9 +342,9 @@ def test_the_numbers_of_tokens_are_the_truth(tmp_path: Path) -> None:
     found = [value[f"time_per_token_{p}"] for p in ("p50", "p90", "p95", "p99")]
     assert found == pytest.approx([NEXT_S, NEXT_S, 3 * NEXT_S, 3 * NEXT_S])
     rates = [16 / (FIRST_S * (1 + rank) + decode_s + 0.001) for rank in (0, 1)]
-    assert value["tokens_per_second"] == pytest.approx(5 * sum(rates))
-    assert value["prefill_tokens_per_second"] == pytest.approx(100 * 16 * (1 / FIRST_S + 1 / (2 * FIRST_S)))
-    assert value["decode_tokens_per_second"] == pytest.approx(2 * 16 / (1.2 * NEXT_S))
+    assert value["token_throughput"] == pytest.approx(5 * sum(rates))
+    assert value["prefill_token_throughput"] == pytest.approx(100 * 16 * (1 / FIRST_S + 1 / (2 * FIRST_S)))
+    assert value["decode_token_throughput"] == pytest.approx(2 * 16 / (1.2 * NEXT_S))
     for name, quantity in record.quantities.items():
         if name.startswith(("ttft", "time_per_token")):
             assert (quantity.unit, quantity.window) == ("s", "steady")
@@ -368,7 +368,7 @@ def test_a_run_that_was_killed_between_its_two_files(tmp_path: Path) -> None:
 )
 def test_numbers_that_cannot_be_told(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     found = write_run(tmp_path, **settings).quantities
-    named = [name for name in found if name.startswith(("ttft", "time_per_token")) or "tokens" in name]
+    named = [name for name in found if name.startswith(("ttft", "time_per_token")) or "token_throughput" in name]
     assert len(named) == 2 * 5 + 3
     for name in named:
         assert found[name].value is None
@@ -378,8 +378,8 @@ def test_numbers_that_cannot_be_told(settings: dict[str, Any], words: str, tmp_p
 def test_requests_of_one_token_decode_nothing(tmp_path: Path) -> None:
     found = write_run(tmp_path, new_tokens=1).quantities
     assert found["ttft_mean"].value == pytest.approx(1.5 * FIRST_S)
-    assert found["tokens_per_second"].value == pytest.approx(found["throughput_job"].value)
-    for name in ("time_per_token_p50", "decode_tokens_per_second"):
+    assert found["token_throughput"].value == pytest.approx(found["throughput"].value)
+    for name in ("time_per_token_p50", "decode_token_throughput"):
         assert (found[name].value, found[name].reason) == (None, "requests generate one token: there is no decoding")
 
 

@@ -269,6 +269,16 @@ def records(place: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(place.glob("steelyard-results/**/record.json"))]
 
 
+def as_figure(quantity: dict[str, Any]) -> dict[str, Any]:
+    """A quantity of a record as every verb prints that of one job."""
+    interval = quantity["interval"] or {"approximate": []}
+    return {
+        **{name: interval.get(name) for name in ("low", "high", "level", "approximate", "method")},
+        **{name: quantity[name] for name in ("value", "unit", "reason", "scope", "window", "validity")},
+        "jobs": 1,
+    }
+
+
 def test_a_run_says_which_data_it_read(place: Path) -> None:
     assert run("--batch", "20", "--epochs", "3") == 0
     (record,) = records(place)
@@ -361,7 +371,7 @@ def test_two_ranks_that_do_not_converge_end_in_order(place: Path) -> None:
     # Half of the samples on each rank.
     assert (record["steps_seen"], [e["samples"] for e in record["evaluations"]]) == (16, [80])
     assert record["model"]["flops_per_sample"] > 0
-    assert record["quantities"]["throughput_job"]["value"] > 0
+    assert record["quantities"]["throughput"]["value"] > 0
 
 
 def test_the_pipeline_alone_runs_no_model(
@@ -390,7 +400,7 @@ def test_the_pipeline_alone_runs_no_model(
     assert record.quantities["model_flops_utilisation"].value is None
     # A step is the wait for its data, and the reading at its end.
     assert record.quantities["input_wait_share"].value == pytest.approx(0.9)
-    assert record.quantities["throughput_job"].value == pytest.approx(20 / (10 * TICK_S))
+    assert record.quantities["throughput"].value == pytest.approx(20 / (10 * TICK_S))
 
 
 @pytest.mark.full("takes long: three runs, 20 s")
@@ -407,10 +417,10 @@ def test_pipelines_next_to_their_model(place: Path, capsys: pytest.CaptureFixtur
         (None, None)
     }
     assert made["train", 0]["spec"]["data"] is None
-    assert told["model_alone"] == made["train", 0]["quantities"]["throughput_job"]
+    assert told["model_alone"] == as_figure(made["train", 0]["quantities"]["throughput"])
     assert [row["workers"] for row in told["pipelines"]] == [0, 1]
     for row in told["pipelines"]:
-        assert row["pipeline"] == made["load", row["workers"]]["quantities"]["throughput_job"]
+        assert row["pipeline"] == as_figure(made["load", row["workers"]]["quantities"]["throughput"])
         pipeline, model = row["pipeline"]["value"], told["model_alone"]["value"]
         # One process does one after the other; a loader process works meanwhile.
         waits = max(0.0, 1 - pipeline / model) if row["workers"] else model / (model + pipeline)
@@ -433,7 +443,7 @@ def test_the_table_of_pipelines(
         interval = Interval(low=low, high=high, method="m", covers="this job")
         of_job: Any = {"scope": "job", "window": "steady", "aggregation": "work over time"}
         rate = Quantity(value=value, unit="samples/s", interval=interval, **of_job)
-        status, quantities = SimpleNamespace(code="completed"), {"throughput_job": rate}
+        status, quantities = SimpleNamespace(code="completed"), {"throughput": rate}
         return [SimpleNamespace(status=status, quantities=quantities, environment=None)]
 
     monkeypatch.setattr("steelyard.cli.run.measure", measure)

@@ -639,7 +639,7 @@ def run_json(capfd: pytest.CaptureFixture[str], results: str, *words: str, workl
     assert (found["settings"]["values"]["devices"], found["settings"]["values"]["backend"]) == ("2", "gloo")
     assert not {"SY101", "SY601"} & {finding["code"] for finding in found["findings"]}
     quantities = found["quantities"]
-    assert quantities["throughput_job"]["value"] == pytest.approx(2 * quantities["throughput_device"]["value"])
+    assert quantities["throughput"]["value"] == pytest.approx(2 * quantities["throughput_per_device"]["value"])
     assert found["memory"]["peak_bytes"] > 1e7
     return found
 

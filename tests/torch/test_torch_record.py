@@ -110,7 +110,7 @@ def test_a_run_on_the_cpu(simulate: Callable[[RunSpec], RunRecord]) -> None:
     assert record.environment is not None
     assert record.environment.facts["torch.version"]
     assert record.environment.facts["device.name"] == "cpu"
-    rate, flops = record.quantities["throughput_device"].value, record.quantities["model_flops_device"]
+    rate, flops = record.quantities["throughput_per_device"].value, record.quantities["model_flops_device"]
     assert rate is not None
     assert flops.value == pytest.approx(44_800 * rate)
     share = record.quantities["model_flops_utilisation"]
@@ -165,7 +165,7 @@ def test_utilisation_from_first_principles(tmp_path: Path, values: dict[str, str
     share = record.quantities["model_flops_utilisation"]
     assert share.value == pytest.approx(flops / DEVICE.peak_flops[kind])
     assert (share.unit, share.scope, share.window) == ("1", "device", "steady")
-    rate = record.quantities["throughput_job"].value
+    rate = record.quantities["throughput"].value
     assert rate == pytest.approx(ranks * BATCH / STEP_S)
 
 

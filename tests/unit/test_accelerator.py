@@ -66,13 +66,13 @@ def test_a_run_that_did_not_complete(code: Any, outcome: str, simulate: Simulate
 
 def test_repeats_and_the_peak(simulate: Simulate) -> None:
     record = simulated(simulate)
-    repeats = [holding(record, throughput_job=rate) for rate in (100.0, 101.0, 99.0)]
+    repeats = [holding(record, throughput=rate) for rate in (100.0, 101.0, 99.0)]
     half = holding(record, model_flops_device=5e14, model_flops_utilisation=0.5)
     good = judge_repeats(repeats, {"bf16": half, "fp32": holding(record, model_flops_utilisation=None)})
     assert good.outcome == "ok"
     assert good.text.startswith("3 equal runs differ by 2.0%; matrix products: bf16 50% of the peak, fp32 0 TFLOP/s")
     assert good.numbers["bf16_share_of_peak"] == 0.5
-    spread = judge_repeats([*repeats, holding(record, throughput_job=120.0)], {})
+    spread = judge_repeats([*repeats, holding(record, throughput=120.0)], {})
     assert spread.outcome == "not as assumed"
     beyond = judge_repeats(repeats, {"bf16": holding(record, model_flops_utilisation=1.06)})
     assert beyond.text == "bf16 reaches 106% of the peak in the table of devices"

@@ -39,7 +39,7 @@ def jobs(rates: Sequence[float], status: Any = "completed", **settings: Any) -> 
     records = []
     for repeat, rate in enumerate(rates):
         device = rate / settings.get("devices", 1)
-        known = {"throughput_job": rate_of(rate, "job"), "throughput_device": rate_of(device, "device")}
+        known = {"throughput": rate_of(rate, "job"), "throughput_per_device": rate_of(device, "device")}
         spec = RunSpec(run_id=f"{name}-{repeat}", configuration=name, study="sweep", repeat=repeat, **settings)
         done = status == "completed"
         records.append(
@@ -199,7 +199,7 @@ def test_efficiency_and_cost_count_devices() -> None:
 
 def test_a_configuration_without_a_rate_per_device_has_no_cost() -> None:
     bare = [
-        replace(record, quantities={"throughput_job": record.quantities["throughput_job"]})
+        replace(record, quantities={"throughput": record.quantities["throughput"]})
         for record in jobs(spread(400), batch=64)
     ]
     for by in ("efficiency", "cost"):
@@ -240,7 +240,7 @@ def test_the_verb_answers_first_and_as_json(tmp_path: Path, capsys: pytest.Captu
     assert lines[0].startswith("Best reliable: batch=64 at 400.0 samples/s")
     assert any(line.startswith("next: steelyard run sim --batch 128") for line in lines)
     assert main(["best", "sweep", "--json", "--results", str(tmp_path)]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
+    (found,) = json.loads(capsys.readouterr().out)["rankings"]
     assert [one["reliable"] for one in found["configurations"]] == [True, True, False]
     assert found["configurations"][1]["relative"]["value"] == pytest.approx(0.75, rel=1e-3)
     assert main(["best", "sweep:batch=128", "--results", str(tmp_path)]) == 1

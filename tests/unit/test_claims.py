@@ -972,7 +972,7 @@ def test_a_claims_file_through_the_verb(folder: Path, capsys: pytest.CaptureFixt
     assert "1 of 1 claim holds" in out
     (folder / "c.toml").write_text(CLAIMS.replace("1.33x", "1.5x"))
     assert main(["audit", str(folder / "c.toml"), "--json"]) == 1
-    (found,) = json.loads(capsys.readouterr().out)
+    (found,) = json.loads(capsys.readouterr().out)["audits"]
     (claim,) = found["claims"]
     assert (found["verdict"], claim["verdict"], claim["published"]) == ("contradictory", "does not follow", "1.5x")
     assert claim["assertions"][0]["findings"][0]["code"] == "SY521"
@@ -1034,7 +1034,7 @@ def test_claims_are_judged_with_the_machines_of_the_command(folder: Path, capsys
     (folder / "p.csv").write_text("platform,accelerator,tdp_w_per_device,tdp_scope\nS,X,100,device\n")
     for words, verdict in (([], "not shown"), (["--platforms", str(folder / "p.csv")], "impossible")):
         main(["audit", str(folder / "c.toml"), "--json", *words])
-        (found,) = json.loads(capsys.readouterr().out)
+        (found,) = json.loads(capsys.readouterr().out)["audits"]
         assert [claim["verdict"] for claim in found["claims"]] == [verdict]
 
 

@@ -609,8 +609,8 @@ def test_figures_of_a_device_are_not_divided_by_devices_again() -> None:
 def test_every_device_makes_every_collective(simulate: Simulate) -> None:
     facts = ModelFacts(parameters=0, flops_per_sample=None, method="by hand", bus_factor=1.5)
     record = dataclasses.replace(simulate(make_spec(devices=4)), model=facts)
-    rate = dataclasses.replace(record.quantities["throughput_device"], scope="job")
-    record = dataclasses.replace(record, quantities={**record.quantities, "throughput_job": rate})
+    rate = dataclasses.replace(record.quantities["throughput_per_device"], scope="job")
+    record = dataclasses.replace(record, quantities={**record.quantities, "throughput": rate})
     row = row_of(summarise([record])[0])
     other = dataclasses.replace(row, place="t/b", settings={**row.settings, "system": "B", "devices": 2})
     assert [ratio.scope for ratio in compare([row], [other]).comparisons[0].ratios] == ["job"]

@@ -288,7 +288,7 @@ def test_the_state_in_the_window_of_the_throughput(simulate: Callable[[RunSpec],
     assert (value(record, "power_capped_share"), value(record, "hardware_slowed_share")) == (0.0, 0.0)
     assert (value(record, "power_limit_device"), value(record, "power_limit_default")) == (700.0, 700.0)
     assert (value(record, "ecc_corrected"), value(record, "ecc_uncorrected")) == (0.0, 0.0)
-    assert record.quantities["clock_device"].window == record.quantities["throughput_job"].window
+    assert record.quantities["clock_device"].window == record.quantities["throughput"].window
     assert record.quantities["temperature_memory"].reason == "sim0/device0: not scripted"
     # 41 readings of 14 numbers of 4 bytes; the chunk of a real sampler has one reading and 20 bytes more.
     assert (tmp_path / "conditions-00000.bin").stat().st_size < 41 * 14 * 4 + 100
@@ -437,10 +437,10 @@ def test_one_side_that_was_throttled(simulate: Callable[[RunSpec], RunRecord]) -
     assert found.severity == "warning"
     assert found.message.startswith("only side B was held back: by its temperature or hardware in 75 % of the time")
     slower = simulate(spec(FREE, HOT, precision="bf16"))
-    rate = slower.quantities["throughput_job"]
+    rate = slower.quantities["throughput"]
     assert rate.value is not None
     slower = replace(
-        slower, quantities=slower.quantities | {"throughput_job": replace(rate, value=0.8 * rate.value, interval=None)}
+        slower, quantities=slower.quantities | {"throughput": replace(rate, value=0.8 * rate.value, interval=None)}
     )
     for a, b in ((free, slower), (slower, free)):
         (found,) = compared(a, b)

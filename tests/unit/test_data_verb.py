@@ -28,8 +28,8 @@ def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]
 
 
 def test_list_names_every_format(capsys: pytest.CaptureFixture[str]) -> None:
-    code, rows = run_json(capsys)
-    assert (code, [row["name"] for row in rows]) == (0, plugins.names("data"))
+    code, found = run_json(capsys)
+    assert (code, [row["name"] for row in found["formats"]]) == (0, plugins.names("data"))
     assert main(["data"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in plugins.names("data"))
@@ -40,9 +40,9 @@ def test_a_format_that_is_broken_hides_no_other(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(plugins.BUILTIN["data"], "broken", "steelyard.nowhere:FORM")
-    code, rows = run_json(capsys)
-    assert (code, len(rows)) == (0, len(plugins.names("data")))
-    assert any("cannot be loaded" in row["title"] for row in rows)
+    code, found = run_json(capsys)
+    assert (code, len(found["formats"])) == (0, len(plugins.names("data")))
+    assert any("cannot be loaded" in row["title"] for row in found["formats"])
 
 
 @pytest.mark.parametrize("name", IMAGES)

@@ -113,7 +113,7 @@ def test_it_is_in_the_wheel(tmp_path: Path) -> None:
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     code = main(["audit", *words, "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    return code, json.loads(capsys.readouterr().out)["audits"]
 
 
 def test_all_documents_at_once(capsys: pytest.CaptureFixture[str]) -> None:

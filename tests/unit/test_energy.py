@@ -154,10 +154,10 @@ def test_every_joule_of_every_window(simulate: Simulate) -> None:
         assert found.validity is not None
         assert found.validity.verdict in ("valid", "doubtful"), name
     assert (verdict(record), codes(record)) == ("valid", [])
-    rate = record.quantities["throughput_job"]
+    rate = record.quantities["throughput"]
     assert {record.quantities[name].window for name in ("energy_job", "energy_per_sample")} == {rate.window}
     # What one device draws, what the job does a second, and what a sample costs are one and the same.
-    assert value(record, "power_job") / value(record, "throughput_job") == pytest.approx(
+    assert value(record, "power_job") / value(record, "throughput") == pytest.approx(
         value(record, "energy_per_sample"), rel=1e-6
     )
 
@@ -692,10 +692,10 @@ def test_the_resnet_table_is_reproduced_by_one_window(batch: int, simulate: Simu
         energy=Energy(period_s=1.0),
     )  # fmt: skip
     record = simulate(spec)
-    assert round(value(record, "throughput_job"), 2) == pytest.approx(rate, abs=0.011)
+    assert round(value(record, "throughput"), 2) == pytest.approx(rate, abs=0.011)
     assert round(value(record, "energy_later_epochs") / 3600, 2) == told["energy_per_epoch"]
     assert value(record, "samples_per_wh") == pytest.approx(told["images_per_energy"], abs=0.0051)
-    windows = {record.quantities[name].window for name in ("throughput_job", "samples_per_wh", "energy_job")}
+    windows = {record.quantities[name].window for name in ("throughput", "samples_per_wh", "energy_job")}
     assert windows == {"steady"}
     assert codes(record) == []
     # The first epoch holds a compilation, and is told apart.
@@ -720,7 +720,7 @@ def test_the_gpt_table_needs_a_compilation_inside_the_energy(batch: int, simulat
         devices=4, batch=batch // 4, epoch_samples=samples, budget=Budget(epochs=1), crosscheck_steps=0, sim=script
     )
     record = simulate(spec)
-    assert value(record, "throughput_job") == pytest.approx(rate, rel=1e-6)
+    assert value(record, "throughput") == pytest.approx(rate, rel=1e-6)
     run_wh = value(record, "energy_run") / 4 / 3600
     assert round(run_wh, 2) == pytest.approx(per_device_wh, abs=0.011)
     assert samples / (4 * run_wh) == pytest.approx(told["tokens_per_energy"], rel=2e-3)
@@ -731,7 +731,7 @@ def test_the_gpt_table_needs_a_compilation_inside_the_energy(batch: int, simulat
         """Return the findings on a table with such a row."""
         head, place = "system,devices,power_limit_w,epoch_samples,metric,value,unit", f"IPU,4,300,{samples}"
         rows = [
-            f"{place},throughput,{value(record, 'throughput_job'):.2f},sequences/s",
+            f"{place},throughput,{value(record, 'throughput'):.2f},sequences/s",
             f"{place},energy_per_epoch_per_device,{energy_wh:.4g},Wh",
             f"{place},sequences_per_energy,{samples / (4 * energy_wh):.4g},sequences/Wh",
         ]

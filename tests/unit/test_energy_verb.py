@@ -100,7 +100,7 @@ def record(repeat: int, quantities: dict[str, Quantity], *, cell: str = "cell", 
         steps_seen=100,
         ranks_seen=1,
         seconds_measured=13.0,
-        quantities={"throughput_job": rate, **quantities},
+        quantities={"throughput": rate, **quantities},
         findings=(),
         raw=(),
         derived_by="test",
@@ -440,9 +440,9 @@ def test_a_simulated_run_shows_its_true_energy(tmp_path: Path, capsys: pytest.Ca
     code, found = run_json(capsys, "energy", "adhoc", *words, "--plot", str(picture))
     (cell,) = found["configurations"]
     # Two devices of 300 W; each brings 32 samples every 10 ms.
-    interval = cell["figures"]["energy_per_sample"]["interval"]
-    assert interval["low"] <= 600 / 6400 <= interval["high"]
-    assert cell["figures"]["energy_per_sample"]["value"] == pytest.approx(600 / 6400, rel=0.01)
+    figure = cell["figures"]["energy_per_sample"]
+    assert figure["low"] <= 600 / 6400 <= figure["high"]
+    assert figure["value"] == pytest.approx(600 / 6400, rel=0.01)
     assert cell["figures"]["energy_compile"]["value"] == pytest.approx(720, rel=0.1)
     assert (code, cell["verdict"], cell["scope"]) == (0, "valid", "device only")
     assert found["trace"]["domains"] == ["device0", "device1"]

@@ -65,8 +65,9 @@ def test_a_configuration_without_a_measured_job_is_left_alone(simulate: Simulate
         "sim.step_time_s=0.01: no job was measured (3 killed)",
         "  after removing the cause: steelyard study s.toml --again killed",
     ]
-    assert extension_object(extension)["lost"] == [
-        {"configuration": study.cells[0].name, "statuses": {"killed": 3}},
+    selection = f"{study.study.name}/{study.cells[0].name}"
+    assert extension_object(extension, study.study.name)["lost"] == [
+        {"configuration": "sim.step_time_s=0.01", "selection": selection, "statuses": {"killed": 3}},
     ]
 
 

@@ -287,8 +287,8 @@ def test_a_study_names_its_file_and_each_finding_once(capsys: pytest.CaptureFixt
     assert text.count("3 completed") == 2
     # The words that name the study are no setting of a run.
     assert main(["show", "small", "--json"]) == 0
-    shown = {entry["configuration"] for entry in json.loads(capsys.readouterr().out)}
-    assert cell_name(make_spec(batch=8, budget=Budget(min_steps=300, max_seconds=3.0))) in shown
+    shown = {entry["selection"] for entry in json.loads(capsys.readouterr().out)["configurations"]}
+    assert f"small/{cell_name(make_spec(batch=8, budget=Budget(min_steps=300, max_seconds=3.0)))}" in shown
 
 
 @pytest.mark.usefixtures("here")

@@ -44,7 +44,7 @@ def damaged(raw: Path) -> str:
     record = derive(raw)
     assert parse_json(RunRecord, record_text(record), "record") == record
     assert record.status.code == "failed"
-    assert "throughput_job" not in record.quantities
+    assert "throughput" not in record.quantities
     assert str(raw.parent) not in record.status.reason
     return record.status.reason
 
@@ -210,7 +210,7 @@ def test_numbers_beside_the_result_do_not_cost_it(raw: Path, events: list[dict[s
     tell(raw, *events)
     record = derive(raw)
     assert parse_json(RunRecord, record_text(record), "record") == record
-    assert record.quantities["throughput_job"].value
+    assert record.quantities["throughput"].value
 
 
 def test_a_division_by_a_share_that_vanishes() -> None:

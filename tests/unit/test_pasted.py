@@ -224,7 +224,7 @@ def test_map_and_save(tmp_path, capsys):
         MARKDOWN.replace("Comment", "Watt-ish").replace("fast", "250").replace("OOM before", "1900"), encoding="utf-8"
     )
     main(["audit", str(table), "--map", "Watt-ish=power[W]", "--save", str(saved), "--json"])
-    told = json.loads(capsys.readouterr().out)[0]
+    told = json.loads(capsys.readouterr().out)["audits"][0]
     assert {"table": 0, "heading": "Watt-ish", "meaning": "power, W", "known": True} in told["read_as"]
     again = parse_table(saved.read_text(encoding="utf-8"), "long.csv")
     first = parse_any(table.read_text(encoding="utf-8"), "t.md", maps=["Watt-ish=power[W]"]).table

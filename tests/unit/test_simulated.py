@@ -76,7 +76,7 @@ def test_independent_ranks_do_not_wait_for_each_other(simulate: Simulate) -> Non
     rates = {}
     for parallel in ("ddp", "independent"):
         record = simulate(dataclasses.replace(spec, parallel=parallel))
-        rates[parallel] = record.quantities["throughput_job"].value
+        rates[parallel] = record.quantities["throughput"].value
         row = row_of(summarise([record])[0])
         assert row.get("parallel") == {"ddp": "DDP", "independent": "independent"}[parallel]
         assert "--parallel independent" in run_again(record.spec) or parallel == "ddp"

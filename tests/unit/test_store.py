@@ -67,7 +67,7 @@ def test_records_of_strangers_are_checked(tmp_path: Path) -> None:
     text = path.read_text()
     assert record_text(read_record(path)) == text
     path.write_text(text.replace('"samples/s"', "7", 1))
-    with pytest.raises(InputError, match=r"quantities.throughput_job.unit = 7: must be text"):
+    with pytest.raises(InputError, match=r"quantities.throughput.unit = 7: must be text"):
         list(folder.records())
     path.write_bytes(b" " * (1 << 25))
     with pytest.raises(InputError, match="larger than"):

@@ -54,4 +54,4 @@ def test_unknown_parts_are_said_to_be_unknown(
     share = record.quantities["compute_share"]
     assert (share.value, share.reason) == (None, "computation and communication cannot be separated here")
     assert record.quantities["input_wait_share"].value == 0.0
-    assert record.quantities["throughput_job"].value == pytest.approx(3200)
+    assert record.quantities["throughput"].value == pytest.approx(3200)

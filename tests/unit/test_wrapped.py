@@ -155,14 +155,14 @@ def test_a_program_of_two_ranks_has_exact_figures_and_its_settings(raw: Raw) -> 
     mean = float(TIMES[record.steady.start_step : record.steady.stop_step].mean())
     rate = 2 * BATCH * ACCUMULATION / mean
     exact = {
-        "throughput_job": rate, "throughput_device": rate / 2, "step_time_mean": mean, "tokens_job": 2 * TOKENS / mean,
-        "label_tokens_job": 2 * LABELS / mean, "padding_share": PADDING / (TOKENS + PADDING),
-        "input_wait_share": WAIT_S / mean, "program_time": 30.0, "program_cpu_time": 55.0, "program_memory_peak": 2e9,
-        "first_step_time": float(TIMES[0]),
+        "throughput": rate, "throughput_per_device": rate / 2, "step_time_mean": mean,
+        "token_throughput": 2 * TOKENS / mean, "label_token_throughput": 2 * LABELS / mean,
+        "padding_share": PADDING / (TOKENS + PADDING), "input_wait_share": WAIT_S / mean, "program_time": 30.0,
+        "program_cpu_time": 55.0, "program_memory_peak": 2e9, "first_step_time": float(TIMES[0]),
     }  # fmt: skip
     for name, known in exact.items():
         assert value(record, name) == pytest.approx(known, rel=1e-9), name
-    for name in ("throughput_job", "step_time_mean", "tokens_job"):
+    for name in ("throughput", "step_time_mean", "token_throughput"):
         assert record.quantities[name].interval is not None
     assert {"setup_time", "compile_time"}.isdisjoint(record.quantities)
     assert [phase.name for phase in record.phases][:2] == ["steps", "checkpoint"]
@@ -175,9 +175,9 @@ def test_samples_that_a_loader_hides_leave_the_step_times(raw: Raw) -> None:
     mean = record.quantities["step_time_mean"]
     assert mean.value == pytest.approx(STEP_S, rel=2e-3)
     assert mean.interval is not None
-    for name in ("throughput_job", "throughput_device"):
+    for name in ("throughput", "throughput_per_device"):
         assert (value(record, name), record.quantities[name].reason) == (None, "own loader")
-    assert value(record, "tokens_job") == pytest.approx(2 * TOKENS / STEP_S, rel=2e-3)
+    assert value(record, "token_throughput") == pytest.approx(2 * TOKENS / STEP_S, rel=2e-3)
     assert record.wrapped is not None
     assert (record.wrapped.samples, record.wrapped.unknown) == ("unknown", {"batch": "own loader"})
     (found,) = (found for found in record.findings if found.code == "SY621")
@@ -189,8 +189,8 @@ def test_samples_that_the_user_states_are_marked(tmp_path: Path) -> None:
     record = raw.record()
     step_s = value(record, "step_time_mean")
     assert step_s is not None
-    assert value(record, "throughput_job") == pytest.approx(96 / step_s, rel=1e-9)
-    assert value(record, "throughput_device") == pytest.approx(48 / step_s, rel=1e-9)
+    assert value(record, "throughput") == pytest.approx(96 / step_s, rel=1e-9)
+    assert value(record, "throughput_per_device") == pytest.approx(48 / step_s, rel=1e-9)
     assert record.wrapped is not None
     assert record.wrapped.samples == "stated"
     assert "SY621" not in codes(record)
@@ -198,21 +198,21 @@ def test_samples_that_the_user_states_are_marked(tmp_path: Path) -> None:
 
 def test_what_was_seen_counts_more_than_what_is_stated(tmp_path: Path) -> None:
     record = trained(Raw(tmp_path / "raw", samples_per_step=1.0)).record()
-    assert value(record, "throughput_job") == pytest.approx(64 / STEP_S, rel=2e-3)
+    assert value(record, "throughput") == pytest.approx(64 / STEP_S, rel=2e-3)
     assert record.wrapped is not None
     assert record.wrapped.samples == "seen"
 
 
 def test_unknown_tokens_padding_and_labels_have_a_reason(raw: Raw, tmp_path: Path) -> None:
     record = trained(raw, tokens_known=False, tokens_reason="the batches have no input_ids").record()
-    assert record.quantities["tokens_job"].reason == "the batches have no input_ids"
+    assert record.quantities["token_throughput"].reason == "the batches have no input_ids"
     assert "padding_share" not in record.quantities
     other = trained(Raw(tmp_path / "other"), world=1)
     other.steps("work", 0, 1, NAN, NAN, TOKENS)
     record = other.record()
-    assert value(record, "tokens_job") == pytest.approx(TOKENS / STEP_S, rel=2e-3)
+    assert value(record, "token_throughput") == pytest.approx(TOKENS / STEP_S, rel=2e-3)
     assert record.quantities["padding_share"].reason == "the batches have no attention mask"
-    assert value(record, "label_tokens_job") is None
+    assert value(record, "label_token_throughput") is None
 
 
 def test_a_setting_that_was_not_read_back_is_named(raw: Raw) -> None:
@@ -227,7 +227,7 @@ def test_a_setting_that_was_not_read_back_is_named(raw: Raw) -> None:
         "precision": "it is fp64", "compile": "the program did not report it",
         "parallel": "the program did not report it", "loader.workers": "no loader of torch was seen",
     }  # fmt: skip
-    assert value(record, "throughput_job") is not None
+    assert value(record, "throughput") is not None
 
 
 # -- what was not seen
@@ -242,7 +242,7 @@ def test_without_python_there_is_only_the_process(raw: Raw) -> None:
     assert {name: value(record, name) for name in record.quantities if name.startswith("program")} == {
         "program_time": 30.0, "program_cpu_time": 55.0, "program_memory_peak": 2e9,
     }  # fmt: skip
-    assert "throughput_job" not in record.quantities
+    assert "throughput" not in record.quantities
     assert codes(record) == {"SY619"}
     assert set(record.wrapped.unknown) == {
         "devices", "batch", "accumulation", "precision", "compile", "parallel", "loader.workers",
@@ -262,7 +262,7 @@ def test_a_rank_that_did_not_report_in_leaves_the_throughput_unknown(raw: Raw) -
     raw.process(rank=1, world=2)
     raw.end()
     record = raw.record()
-    assert record.quantities["throughput_job"].reason == "only 1 of 2 ranks reported in"
+    assert record.quantities["throughput"].reason == "only 1 of 2 ranks reported in"
     assert value(record, "step_time_mean") == pytest.approx(STEP_S, rel=2e-3)
     assert {"SY619"} <= codes(record) <= {"SY619", "SY203"}
 
@@ -345,7 +345,7 @@ def test_the_end_of_a_program_is_its_status(raw: Raw, how: dict[str, Any], log: 
     (raw.path / observe.WORKER_LOG).write_text(f"step 1\npassword=hunter2hunter2\n{log}")
     record = raw.record()
     assert (record.status.code, record.status.reason) == (code, says)
-    assert value(record, "throughput_job") == pytest.approx(64 / STEP_S, rel=2e-3)
+    assert value(record, "throughput") == pytest.approx(64 / STEP_S, rel=2e-3)
     if code in ("failed", "killed", "out_of_memory"):
         assert record.status.evidence is not None
         assert log.strip() in str(record.status.evidence["log_tail"])
@@ -437,7 +437,7 @@ def test_what_a_program_prints_is_kept_unchecked_if_its_steps_were_not_seen(raw:
     assert {(claim.kind, claim.verdict) for claim in record.printed} == {
         ("step_time", "unknown"), ("tokens_per_s", "unknown"),
     }  # fmt: skip
-    assert "throughput_job" not in record.quantities
+    assert "throughput" not in record.quantities
     text = " ".join(printed(record).split())
     assert "The program prints 6.054 s per step (mean of 8 lines); unchecked: its steps were not seen" in text
 
@@ -553,7 +553,7 @@ def test_damage_is_said_and_costs_only_this_run(raw: Raw, name: str, content: by
     record = raw.record()
     assert record.status.code == "failed"
     assert "the observations are damaged" in record.status.reason
-    assert "throughput_job" not in record.quantities or name.startswith("work")
+    assert "throughput" not in record.quantities or name.startswith("work")
 
 
 def test_more_labels_than_tokens_is_damage(raw: Raw) -> None:

@@ -174,7 +174,7 @@ def _collect_times(cell: CellSummary) -> BatchTimes:
     """Return the step times of the whole job, one per job."""
     spec = cell.records[0].spec
     measured = [record for record in cell.records if record.status.code in MEASURED]
-    found = [record.quantities["throughput_job"].value for record in measured if "throughput_job" in record.quantities]
+    found = [record.quantities["throughput"].value for record in measured if "throughput" in record.quantities]
     rates = [rate for rate in found if rate]
     return BatchTimes(float(spec.batch), tuple(spec.batch * _per_micro_batch(cell) / rate for rate in rates))
 

@@ -267,7 +267,7 @@ def _figure(
         return replace(rate, value=None, interval=None, reason=why), (why,)
     per_device = device.value / whole.value
     if by == "efficiency":
-        return _times(rate, per_device, f"{rate.unit} per device"), cell.unreliable
+        return replace(_times(rate, per_device), scope="device"), cell.unreliable
     return _inverse(rate, MILLION / HOUR_S / per_device, "device-hours per million samples"), cell.unreliable
 
 
@@ -293,10 +293,10 @@ def _ended(cell: CellSummary) -> str:
     return ": ".join(filter(None, (counts, cell.records[0].status.reason[:LONGEST_REASON])))
 
 
-def _times(quantity: Quantity, factor: float, unit: str) -> Quantity:
+def _times(quantity: Quantity, factor: float) -> Quantity:
     interval = quantity.interval.times(factor) if quantity.interval is not None else None
     assert quantity.value is not None
-    return replace(quantity, value=quantity.value * factor, unit=unit, interval=interval)
+    return replace(quantity, value=quantity.value * factor, interval=interval)
 
 
 def _inverse(quantity: Quantity, factor: float, unit: str) -> Quantity:

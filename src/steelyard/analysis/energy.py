@@ -126,7 +126,7 @@ def _cell(cell: CellSummary, scopes: dict[str, tuple[DomainScope, ...]]) -> Cell
         left_out += tuple(LeftOut(run_id, f"measures {word!r}") for run_id, word in words.items())
         return CellEnergy(cell, {MAIN: _unknown(reason)}, 0, left_out, "differs", tuple(found))
     scope = next(iter(words.values()), "nothing")
-    return CellEnergy(cell, _figures(used, left_out), len(used), left_out, scope, tuple(found))
+    return CellEnergy(cell, energy_figures(used, left_out), len(used), left_out, scope, tuple(found))
 
 
 def _with_warmup(record: RunRecord) -> RunRecord:
@@ -174,7 +174,8 @@ def why_not(record: RunRecord) -> str | None:
     return None
 
 
-def _figures(records: Sequence[RunRecord], left_out: Sequence[LeftOut]) -> dict[str, Quantity]:
+def energy_figures(records: Sequence[RunRecord], left_out: Sequence[LeftOut] = ()) -> dict[str, Quantity]:
+    """Return the energies over jobs by quantity name."""
     if not records:
         reasons = list(dict.fromkeys(left.reason for left in left_out))
         more = f"; and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""

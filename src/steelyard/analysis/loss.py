@@ -77,7 +77,7 @@ class Split:
 
 def parts_of(records: Sequence[RunRecord]) -> Parts:
     """Return the parts for the jobs of one configuration that have a rate."""
-    rates = [record.quantities["throughput_device"].value or 0.0 for record in records]
+    rates = [record.quantities["throughput_per_device"].value or 0.0 for record in records]
     total = tuple(1.0 / rate for rate in rates)
     reasons: dict[FactorName, str] = {}
     wait = _times(records, total, "input_wait_share")

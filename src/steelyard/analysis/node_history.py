@@ -31,7 +31,7 @@ def shown_drift(folder: ResultFolder, a: Sequence[Row], b: Sequence[Row]) -> flo
     found: dict[tuple[str, str, str], list[tuple[float, JobTime]]] = {}
     for study in folder.studies():
         for record in folder.records(study):
-            job, rate = job_of(record), record.quantities.get("throughput_job")
+            job, rate = job_of(record), record.quantities.get("throughput")
             if job.node in nodes and record.status.code in MEASURED and rate is not None and rate.value:
                 key = (job.node, study, record.spec.configuration)
                 found.setdefault(key, []).append((math.log(rate.value), job))

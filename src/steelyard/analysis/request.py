@@ -303,7 +303,7 @@ def basis_of(plan: WorkPlan, cells: Sequence[CellSummary], curve: Scaling | None
 
 
 def _rate(record: RunRecord) -> float:
-    found = record.quantities.get("throughput_job")
+    found = record.quantities.get("throughput")
     return found.value or 0.0 if found is not None else 0.0
 
 

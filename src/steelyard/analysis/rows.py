@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.conditions import STATE_QUANTITIES, state_evidence
-from steelyard.analysis.energy import common_share, scope_words
-from steelyard.analysis.summary import MEASURED, is_steady, job_of, job_throughput, offline
+from steelyard.analysis.energy import common_share, energy_figures, scope_words
+from steelyard.analysis.summary import (
+    MEASURED,
+    is_rate,
+    is_steady,
+    job_of,
+    job_throughput,
+    mean_over_jobs,
+    offline,
+    settings_of,
+)
 from steelyard.contracts.base import to_json_object
+from steelyard.redact import redact
 from steelyard.rules.program import options_of, own_words
 from steelyard.rules.table.row import Amount, Row
 from steelyard.rules.table.settings import BY_TORCH, SETTINGS, shown
-from steelyard.stats.intervals import across_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.record import Quantity, RunRecord, WrappedRun
@@ -88,13 +97,6 @@ LEVELS = (
 """How a program was measured, by its level."""
 # Settings that may differ between nodes of one machine, and between two starts of one program.
 BESIDE = ("variables", "cpus", "kernel")
-RENAMED = {
-    "throughput_job": "throughput",
-    "throughput_device": "throughput_per_device",
-    "tokens_job": "token_throughput",
-    "tokens_per_second": "token_throughput",
-}
-"""Quantities with another name in rows; all others keep their names."""
 
 
 def row_of(cell: CellSummary) -> Row:
@@ -117,6 +119,19 @@ def row_of(cell: CellSummary) -> Row:
         spec=told[0].spec,
         jobs=tuple(job_of(record) for record in measured),
     )
+
+
+def settings_in_effect(cell: CellSummary, row: Row) -> dict[str, Setting]:
+    """Return the settings of a configuration by name: those in effect, from its row, and others chosen for it."""
+    plain = (bool, int, float, str)
+    # A budget says how long was measured, not what.
+    chosen = {
+        key: value
+        for key, value in settings_of(cell).items()
+        if isinstance(value, plain) and not key.startswith("budget.")
+    }
+    told = {key: redact(value)[0] if isinstance(value, str) else value for key, value in chosen.items()}
+    return told | {key: value for key, value in row.settings.items() if SETTINGS[key] != "evidence"}
 
 
 # -- settings
@@ -341,7 +356,7 @@ def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
     blocking = {found.code for record in measured for found in record.findings if found.severity == "error"}
     lost = {code: count for code, count in sorted(cell.statuses.items()) if code not in MEASURED}
     nodes = sorted({record.environment.node for record in measured if record.environment})
-    rates = [record.quantities.get("throughput_job") for record in measured]
+    rates = [record.quantities.get("throughput") for record in measured]
     return {
         "jobs": len(measured),
         "unsteady_jobs": sum(not is_steady(record) for record in measured if record.steady is not None) or None,
@@ -392,17 +407,22 @@ def _number(text: str) -> float | str:
 
 def _figures(records: Sequence[RunRecord], settings: Settings) -> dict[str, Amount]:
     names = dict.fromkeys(name for record in records for name in record.quantities if name not in STATE_QUANTITIES)
-    figures = {RENAMED.get(name, name): found for name in names if (found := _figure(records, name)) is not None}
+    figures = {name: found for name in names if (found := _figure(records, name)) is not None}
+    if any(found.validity is not None for record in records for found in record.quantities.values()):
+        energies = energy_figures(records)
+        for name in figures.keys() & energies.keys():
+            figures[name] = replace(figures[name], quantity=energies[name])
     rate, device = figures.get("throughput"), figures.get("throughput_per_device")
     if records and records[0].model is not None and records[0].model.bus_factor is not None:
         # All devices take part in the same collective: each device and node makes as many as the job.
         parts = ("device", "module", "node") if rate is not None else ()
         return figures | {f"throughput_per_{part}": figures["throughput"] for part in parts}
     if rate is not None:
-        whole = job_throughput(records).interval
-        if whole is not None:
-            low, high = min(whole.low, rate.value), max(whole.top, rate.value)
-            figures["throughput"] = rate = Amount(rate.value, low, high, rate.unit, rate.text, rate.jobs)
+        shown = job_throughput(records)
+        figures["throughput"] = rate = replace(rate, quantity=shown)
+        if shown.interval is not None:
+            low, high = min(shown.interval.low, rate.value), max(shown.interval.top, rate.value)
+            figures["throughput"] = rate = replace(rate, low=low, high=high)
         if isinstance(nodes := settings.get("nodes"), int):
             figures["throughput_per_node"] = scaled(rate, 1 / nodes)
     if device is not None and (factor := _devices_per_module(settings)) is not None:
@@ -433,30 +453,24 @@ def _figure(records: Sequence[RunRecord], name: str) -> Amount | None:
     ]
     if not known or len(known) < len(records):
         return None
-    return _over_jobs([quantity for quantity, _ in known], [value for _, value in known])
+    return _over_jobs([quantity for quantity, _ in known], [value for _, value in known], records)
 
 
-def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float]) -> Amount:
+def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float], records: Sequence[RunRecord]) -> Amount:
     first = quantities[0]
-    # Rates are averaged as work over time: times are added, not rates.
-    rate = first.unit.endswith(("/s", "/J", "/Wh"))
-    turn: Callable[[float], float] = (lambda x: 1 / x) if rate and min(values) > 0 else (lambda x: x)
-    across = across_jobs([turn(value) for value in values])
-    value = turn(across.value)
-    if len(values) == 1 and first.interval is not None:
-        low, high = first.interval.low, first.interval.top
-    elif across.low is None or across.high is None or across.at_most is None:
-        low, high = min(values), max(values)
-    elif across.low <= 0 < min(values):
-        # An interval that reaches zero is a bound on one side.
-        low, high = (1 / across.at_most, math.inf) if turn(2.0) < 1 else (0.0, across.at_most)
-    else:
-        low, high = sorted((turn(across.low), turn(across.high)))
+    value, interval = mean_over_jobs(values, records, rate=is_rate(first.unit))
+    interval = first.interval if len(values) == 1 else interval
+    low, high = (min(values), max(values)) if interval is None else (interval.low, interval.top)
     # Repeats of a step time show all of its error; those of an energy do not show the gain of the sensor.
     common = common_share(quantities) if first.validity is not None else 0.0
     if len(values) > 1 and common:
         low, high = low - common * abs(low), high + common * abs(high)
-    return Amount(value, min(low, value), max(high, value), first.unit, jobs=tuple(values), common=common)
+    shown = first if len(values) == 1 else replace(first, value=value, interval=interval)
+    return Amount(
+        value, min(low, value), max(high, value), first.unit, jobs=tuple(values), common=common,
+        # Energies over jobs are made together.
+        quantity=shown if first.validity is None else None,
+    )  # fmt: skip
 
 
 def scaled(amount: Amount, factor: float) -> Amount:

@@ -448,7 +448,7 @@ def _make_sizes(cells: Sequence[CellSummary]) -> tuple[list[_Size], Missing]:
             record
             for record in cell.records
             if record.status.code in MEASURED
-            and (rate := record.quantities.get("throughput_device")) is not None
+            and (rate := record.quantities.get("throughput_per_device")) is not None
             and rate.value
         )
         if records:

@@ -121,7 +121,7 @@ def _longest(runs: Sequence[RunRecord]) -> list[RunRecord]:
 def _unreliable(runs: Sequence[RunRecord]) -> Iterator[str]:
     """Yield why the throughput of these runs must not be ranked."""
     measured = [record for record in runs if record.status.code in MEASURED]
-    if not any(rate.value for record in measured if (rate := record.quantities.get("throughput_job"))):
+    if not any(rate.value for record in measured if (rate := record.quantities.get("throughput"))):
         if measured and measured[0].wrapped is not None:
             yield "its samples are unknown"
             return
@@ -189,7 +189,7 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
     A single job keeps the interval of its own steps, which applies only to that job.
     """
     whole = [record for record in records if record.status.code in MEASURED]
-    rates = [record.quantities["throughput_job"] for record in whole if "throughput_job" in record.quantities]
+    rates = [record.quantities["throughput"] for record in whole if "throughput" in record.quantities]
     known = [(rate, rate.value) for rate in rates if rate.value]
     if not known:
         # The samples of a program may be unknown, although it has completed.
@@ -202,26 +202,45 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
     first = known[0][0]
     if len(known) == 1:
         return first
-    across = across_jobs([1.0 / value for _, value in known])
-    interval = None
-    if across.low is not None and across.high is not None and across.at_most is not None:
-        interval = Interval(
-            low=1.0 / (across.high if across.low > 0 else across.at_most),
-            high=1.0 / across.low if across.low > 0 else None,
-            level=across.level,
-            method=across.method,
-            covers=_covers(whole, len(known)),
-            approximate=(*across.approximate, *_doubts(whole)),
-        )
+    value, interval = mean_over_jobs([value for _, value in known], whole, rate=True)
+    if interval is not None:
+        interval = replace(interval, approximate=(*interval.approximate, *_doubts(whole)))
     window = "steady" if all(rate.window == "steady" for rate, _ in known) else "after start-up"
     return Quantity(
-        value=1.0 / across.value,
+        value=value,
         unit=first.unit,
         scope="job",
         window=window,  # type: ignore[arg-type]
         aggregation="work over time",
         interval=interval,
     )
+
+
+def mean_over_jobs(
+    values: Sequence[float], records: Sequence[RunRecord], *, rate: bool = False
+) -> tuple[float, Interval | None]:
+    """Return the mean over jobs with its interval, which applies to where these records ran; a rate as work over time.
+
+    If all values are above zero and the interval reaches it, it becomes a bound on one side.
+    """
+    rate = rate and min(values) > 0
+    across = across_jobs([1 / value for value in values] if rate else values)
+    low, high = across.low, across.high
+    if low is not None and high is not None and low <= 0 < min(values):
+        low, high = 0.0, across.at_most
+    value = 1 / across.value if rate else across.value
+    if low is None or high is None:
+        return value, None
+    interval = Interval(
+        low=low, high=high, level=across.level, method=across.method, covers=_covers(records, len(values)),
+        approximate=across.approximate,
+    )  # fmt: skip
+    return value, interval.inverse(1) if rate else interval
+
+
+def is_rate(unit: str) -> bool:
+    """Return whether a unit is work per something: such figures are averaged as work over time."""
+    return unit.endswith(("/s", "/J", "/Wh"))
 
 
 def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
@@ -237,18 +256,7 @@ def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
     if len(values) < len(records):
         reason = f"only {len(values)} of {len(records)} jobs reached the quality {records[0].spec.quality.target:g}"
     else:
-        across = across_jobs(values)
-        value = across.value
-        if across.low is not None and across.high is not None:
-            interval = Interval(
-                # A time cannot be negative, even if the spread of three jobs suggests it.
-                low=max(0.0, across.low),
-                high=across.high if across.low > 0 else across.at_most,
-                level=across.level,
-                method=across.method,
-                covers=_covers(records, len(values)),
-                approximate=across.approximate,
-            )
+        value, interval = mean_over_jobs(values, records)
     return Quantity(
         value=value,
         unit="s",
@@ -311,7 +319,7 @@ def settings_of(cell: CellSummary) -> dict[str, Any]:
 def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return assumptions of Student's t over job means that these jobs do not meet."""
     doubts = []
-    rates = [record.quantities["throughput_job"] for record in records if "throughput_job" in record.quantities]
+    rates = [record.quantities["throughput"] for record in records if "throughput" in record.quantities]
     own = [reason for rate in rates if rate.interval for reason in rate.interval.approximate]
     reasons = [reason for reason in own if concerns_tail(reason)]
     if reasons:

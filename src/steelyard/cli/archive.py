@@ -2,13 +2,13 @@
 
 import argparse
 import dataclasses
-import json
 
 from steelyard.errors import InputError, printable
 from steelyard.launch import plan
 from steelyard.results.fold import archive
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.archive import archive_lines
+from steelyard.terminal.document import print_json
 from steelyard.terminal.live.progress import say
 
 DAY_S = 86_400.0
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         tell=lambda so_far: say(f"{so_far.runs:,} runs so far"),
     )
     if arguments.json:
-        print(json.dumps(dataclasses.asdict(done)))
+        print_json({"shape": "archive/1", **dataclasses.asdict(done)})
     else:
         print("\n".join(map(printable, archive_lines(folder.path, done))))
     return 0

@@ -1,7 +1,6 @@
 """Audit tables, claims and results, and print the findings."""
 
 import argparse
-import json
 import sys
 
 from steelyard.audit import documents
@@ -14,7 +13,8 @@ from steelyard.report.audit.page import audit_page
 from steelyard.report.render.html import html
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.claims import audit_lines, audit_object
-from steelyard.terminal.reading import reading_lines, reading_object
+from steelyard.terminal.document import print_json
+from steelyard.terminal.reading import reading_lines
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.save.write_text(long_form(tables), encoding="utf-8")
         print(printable(f"the table as read: {arguments.save}"), file=sys.stderr)
     if arguments.json:
-        print(json.dumps([{**audit_object(entry), **reading_object(entry)} for entry in audits]))
+        print_json({"shape": "audit/1", "audits": [audit_object(entry) for entry in audits]})
     else:
         read = [line for entry in audits for line in reading_lines(entry)]
         print("\n".join([*read, *audit_lines(audits, brief=arguments.brief)]))

@@ -1,12 +1,12 @@
 """Find the knee of a batch-size sweep and the largest batch that fits."""
 
 import argparse
-import json
 
 from steelyard.analysis.batch import batch_curves
 from steelyard.analysis.select import select
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.batch import curve_object, curves_lines, has_enough
+from steelyard.terminal.document import print_json
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -15,7 +15,7 @@ def run(arguments: argparse.Namespace) -> int:
     curves = batch_curves(select(folder, arguments.selection), arguments.share)
     wider = None if all(map(has_enough, curves)) else _wider(folder, arguments)
     if arguments.json:
-        print(json.dumps([curve_object(curve, wider) for curve in curves], allow_nan=False))
+        print_json({"shape": "batch/1", "curves": [curve_object(curve, wider) for curve in curves]})
     else:
         print("\n".join(curves_lines(curves, wider)))
     return 1 if any(curve.knee is None or curve.knee.answer == "cannot tell" for curve in curves) else 0

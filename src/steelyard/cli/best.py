@@ -1,7 +1,6 @@
 """Rank the configurations of a study."""
 
 import argparse
-import json
 
 from steelyard.analysis.best import rank
 from steelyard.analysis.energy import cells_with_energy
@@ -11,6 +10,7 @@ from steelyard.inputs.site import find_place
 from steelyard.launch.plan import campaigns
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.best import ranking_lines, ranking_object
+from steelyard.terminal.document import print_json
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     tariff = _find_tariff(folder, cells[0].study, arguments.site) if arguments.by == "cost" else None
     rankings = rank(cells, arguments.by, tariff=tariff, energies=energies)
     if arguments.json:
-        print(json.dumps([ranking_object(ranking) for ranking in rankings], allow_nan=False))
+        print_json({"shape": "best/1", "rankings": [ranking_object(ranking) for ranking in rankings]})
     else:
         print("\n".join(ranking_lines(rankings)))
     return 0 if any(ranking.best for ranking in rankings) else 1

@@ -1,7 +1,6 @@
 """Compare two results: comparability first, then the ratio with its interval."""
 
 import argparse
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +10,11 @@ from steelyard.analysis.instead import comparable_instead
 from steelyard.analysis.node_history import shown_drift
 from steelyard.analysis.ratios import RatioQuestion
 from steelyard.audit.beside import rows_beside
-from steelyard.contracts.base import to_json_object
 from steelyard.results.store import ResultFolder
 from steelyard.rules.table.row import Row
 from steelyard.stats.ratio import DRIFT
-from steelyard.terminal.compare import lines
+from steelyard.terminal.compare import compared_object, lines
+from steelyard.terminal.document import print_json
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,9 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not compared.made:
         compared = _with_better_command(arguments, folder, compared, (a, b))
     if arguments.json:
-        found = json.dumps({"a": arguments.a, "b": arguments.b, **to_json_object(compared)})
-        # The end of a one-sided interval is infinite, which JSON cannot say.
-        print(json.dumps(json.loads(found, parse_constant=lambda _: None), allow_nan=False))
+        print_json(compared_object(compared, arguments.a, arguments.b))
     else:
         print("\n".join(lines(compared, arguments.a, arguments.b)))
     return 0 if compared.made else 1

@@ -1,7 +1,6 @@
 """Print the completion script of a shell, made from the parsers of all verbs."""
 
 import argparse
-import json
 from pathlib import Path
 
 import shtab
@@ -10,6 +9,7 @@ from steelyard import plugins
 from steelyard.cli.main import VERBS
 from steelyard.cli.parser import Parser
 from steelyard.cli.verb import make_parser
+from steelyard.terminal.document import print_json
 
 # Arguments that name something registered, by kind.
 REGISTERED = {"workload": "workload", "device": "device", "format": "data"}
@@ -18,7 +18,10 @@ REGISTERED = {"workload": "workload", "device": "device", "format": "data"}
 def run(arguments: argparse.Namespace) -> int:
     """Print the script."""
     script = shtab.complete(_whole_parser(), arguments.shell)
-    print(json.dumps({"shell": arguments.shell, "script": script}) if arguments.json else script)
+    if arguments.json:
+        print_json({"shape": "completion/1", "shell": arguments.shell, "script": script})
+    else:
+        print(script)
     return 0
 
 

@@ -1,7 +1,6 @@
 """List data set formats, show one, check a data set, make a small one, or convert files to shards."""
 
 import argparse
-import json
 from pathlib import Path
 
 from steelyard import plugins
@@ -9,6 +8,7 @@ from steelyard.data.form import Format
 from steelyard.errors import InputError, Problem
 from steelyard.inputs.data_set import check_data, find_data, list_formats, require_empty
 from steelyard.terminal.data import data_check_lines, format_lines, formats_table
+from steelyard.terminal.document import print_json
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -19,7 +19,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     found = list_formats()
-    print(json.dumps(found) if arguments.json else f"{formats_table(found)}\n\nnext: steelyard data show FORMAT")
+    if arguments.json:
+        print_json({"shape": "data-list/1", "formats": found})
+    else:
+        print(f"{formats_table(found)}\n\nnext: steelyard data show FORMAT")
     return 0
 
 
@@ -27,7 +30,8 @@ def _show(arguments: argparse.Namespace) -> int:
     form: Format = plugins.load("data", arguments.format)
     if arguments.json:
         names = ("name", "kind", "title", "layout", "source")
-        print(json.dumps({**{name: getattr(form, name) for name in names}, "needs": list(form.needs)}))
+        told = {name: getattr(form, name) for name in names}
+        print_json({"shape": "data-show/1", **told, "needs": list(form.needs)})
     else:
         print("\n".join(format_lines(form)))
     return 0
@@ -72,5 +76,8 @@ def _shards(arguments: argparse.Namespace) -> int:
 def _check_and_print(arguments: argparse.Namespace, form: Format, root: Path, *, every: bool = False) -> int:
     """Check a data set and print what it holds."""
     found = check_data(form, root, every=every)
-    print(json.dumps(found) if arguments.json else "\n".join(data_check_lines(found)))
+    if arguments.json:
+        print_json({"shape": "data-check/1", **found})
+    else:
+        print("\n".join(data_check_lines(found)))
     return 1 if found["problems"] else 0

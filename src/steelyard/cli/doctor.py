@@ -1,7 +1,6 @@
 """Check this node and print each check with its fix."""
 
 import argparse
-import json
 import os
 from dataclasses import asdict
 from functools import partial
@@ -12,6 +11,7 @@ from steelyard.launch.allocation import whereabouts
 from steelyard.launch.local import LocalLauncher
 from steelyard.launch.local_study import trial
 from steelyard.terminal.checks import check_lines, checks_summary
+from steelyard.terminal.document import print_json
 
 NAME_COLUMNS = 14
 
@@ -26,5 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             # Print at once: some checks take seconds.
             print("\n".join(check_lines(check, NAME_COLUMNS)), flush=True)
-    print(json.dumps([asdict(check) for check in found]) if arguments.json else checks_summary(found))
+    if arguments.json:
+        print_json({"shape": "doctor/1", "checks": [asdict(check) for check in found]})
+    else:
+        print(checks_summary(found))
     return int(any(check.verdict == "wrong" for check in found))

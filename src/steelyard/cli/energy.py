@@ -1,8 +1,6 @@
 """Show the energy of results, compare it with other meters, and draw the power over time."""
 
 import argparse
-import dataclasses
-import json
 import sys
 
 from steelyard.analysis.crosscheck import compare_meters
@@ -11,6 +9,7 @@ from steelyard.analysis.select import select
 from steelyard.errors import printable
 from steelyard.report.charts.power_svg import power_svg
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.document import print_json
 from steelyard.terminal.energy import energy_lines, energy_object, held_lines, summary_of
 
 
@@ -25,8 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
         plugin=arguments.slurm_plugin,
     )  # fmt: skip
     if arguments.json:
-        beside = {name: dataclasses.asdict(check) for name, check in checks.items()}
-        print(json.dumps({**energy_object(cells, trace), "held_against": beside}, allow_nan=False))
+        print_json(energy_object(cells, trace, checks))
     else:
         print("\n".join([*energy_lines(cells, trace), *held_lines(checks)]))
     if arguments.plot is not None:

@@ -1,7 +1,6 @@
 """Ask for the band of a figure on comparable machines, and whether a figure is inside."""
 
 import argparse
-import json
 
 from steelyard.audit.expect import expect, known_rows
 from steelyard.audit.table import BadCellError, setting
@@ -13,6 +12,7 @@ from steelyard.results.store import ResultFolder
 from steelyard.rules.table.row import Row, Setting
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import known_units, printed, unit_of
+from steelyard.terminal.document import print_json
 from steelyard.terminal.expect import expect_lines, expected_object
 
 # The option --device names a part of the accelerator.
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     value = None if arguments.value is None else _value(arguments.value, rows, arguments.metric)
     found = expect(rows, _asked(arguments), arguments.metric, value=value)
     if arguments.json:
-        print(json.dumps({"expected": [expected_object(entry) for entry in found]}))
+        print_json({"shape": "expect/1", "expected": [expected_object(entry) for entry in found]})
     else:
         print("\n".join(expect_lines(found, rows, arguments.workload, arguments.metric)))
     answers = {entry.answer for entry in found if entry.band is not None}

@@ -3,6 +3,7 @@
 import argparse
 import json
 
+from steelyard.cli.main import VERBS
 from steelyard.cli.parser import did_you_mean
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import RunSpec
@@ -14,8 +15,9 @@ from steelyard.inputs.suite import Suite
 from steelyard.inputs.validate import json_schema
 from steelyard.rules.rule import Rule, codes, rule
 from steelyard.rules.table.settings import setting_groups
+from steelyard.terminal.document import print_json
 from steelyard.terminal.rule import overview, rule_object, settings_lines, terminal
-from steelyard.terminal.text import table
+from steelyard.terminal.text import table, wrapped
 
 SCHEMAS = {
     "run-spec": (RunSpec, "settings of a run: [run] of a study, and `steelyard run --set`"),
@@ -29,9 +31,15 @@ SCHEMAS = {
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain; exit code 2 when a name is unknown."""
+    if arguments.schema:
+        _print_output_schema(arguments.names)
+        return 0
     if arguments.names == ["settings"]:
         groups = setting_groups()
-        print(json.dumps(groups) if arguments.json else "\n".join(settings_lines(groups)))
+        if arguments.json:
+            print_json({"shape": "explain-settings/1", "settings": groups})
+        else:
+            print("\n".join(settings_lines(groups)))
         return 0
     if len(arguments.names) == 1 and arguments.names[0] in SCHEMAS:
         schema = json_schema(SCHEMAS[arguments.names[0]][0])
@@ -39,15 +47,28 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     found = [_find(name) for name in arguments.names] or [rule(code) for code in codes()]
     if arguments.json:
-        listed = {} if arguments.names else {"schemas": list(SCHEMAS)}
-        print(json.dumps({"codes": [rule_object(entry) for entry in found], **listed}))
+        listed = [] if arguments.names else list(SCHEMAS)
+        print_json({"shape": "explain/1", "codes": [rule_object(entry) for entry in found], "schemas": listed})
     elif arguments.names:
         print("\n\n".join("\n".join(terminal(entry)) for entry in found))
     else:
         schemas = table(["schema", "of"], [[name, text] for name, (_, text) in SCHEMAS.items()])
+        outputs = wrapped("What a verb prints with --json: steelyard explain VERB --schema")
         next_step = "next: steelyard explain CODE, steelyard explain SCHEMA, or steelyard explain settings"
-        print("\n".join([*overview(), "", schemas, "", next_step]))
+        print("\n".join([*overview(), "", schemas, "", *outputs, "", next_step]))
     return 0
+
+
+def _print_output_schema(names: list[str]) -> None:
+    """Print the schema of what one verb prints with --json."""
+    if len(names) != 1 or names[0] not in VERBS:
+        given = " ".join(names) or "nothing"
+        hint = did_you_mean(given, VERBS)
+        raise InputError(f"--schema: {given} is not one verb{hint}", next_step="steelyard explain show --schema")
+    # It takes a second to build.
+    from steelyard.terminal.shapes import output_schema
+
+    print(json.dumps(output_schema(names[0]), indent=2))
 
 
 def _find(name: str) -> Rule:
@@ -59,5 +80,8 @@ def _find(name: str) -> Rule:
         return rule(name.upper())
     if name in SCHEMAS:
         raise InputError(f"{name}: print one schema at a time", next_step=f"steelyard explain {name}")
+    if name in VERBS:
+        what = f"{name} is a verb; explain prints the schema of its --json"
+        raise InputError(what, next_step=f"steelyard explain {name} --schema")
     hint = did_you_mean(name.upper(), codes()) or did_you_mean(name.lower(), [*rules, *SCHEMAS, "settings"])
     raise InputError(f"{name}: unknown code or schema{hint}", next_step="steelyard explain")

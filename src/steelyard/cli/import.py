@@ -1,10 +1,10 @@
 """Read results of others, keep them as a table, and say what was read."""
 
 import argparse
-import json
 
 from steelyard.audit.foreign import keep, read_results
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.document import print_json
 from steelyard.terminal.expect import imported_lines, imported_object
 
 
@@ -16,5 +16,8 @@ def run(arguments: argparse.Namespace) -> int:
         place = keep(ResultFolder(arguments.results), made)
     else:
         place.write_text(made.text, encoding="utf-8")
-    print(json.dumps(imported_object(made, place)) if arguments.json else "\n".join(imported_lines(made, place)))
+    if arguments.json:
+        print_json(imported_object(made, place))
+    else:
+        print("\n".join(imported_lines(made, place)))
     return 0

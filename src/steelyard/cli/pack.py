@@ -1,7 +1,6 @@
 """Write the performance and resources part of a proposal from a study and a plan, and print its checklist."""
 
 import argparse
-import json
 import re
 import sys
 from dataclasses import replace
@@ -19,6 +18,7 @@ from steelyard.report.pack.model import Pack
 from steelyard.report.pack.sections import hours_answer
 from steelyard.report.render import draw
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.document import print_json
 from steelyard.terminal.findings import tally
 from steelyard.terminal.text import table, wrapped
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("no charts; for charts: pip install 'steelyard[report]'", file=sys.stderr)
     written = write_pack(pack, arguments.output, pdf=arguments.pdf)
     if arguments.json:
-        print(json.dumps({**pack_object(written.pack), "files": list(written.files)}, allow_nan=False))
+        print_json(pack_object(written.pack, written.files))
     else:
         _print(written.pack, arguments.output)
     made = written.pack
@@ -138,7 +138,7 @@ def _list(*, as_json: bool) -> int:
              "demands": [demand.demand for demand in one.scheme.demand]}
             for one in found
         ]  # fmt: skip
-        print(json.dumps(entries))
+        print_json({"shape": "pack-schemes/1", "schemes": entries})
         return 0
     rows = [[one.name, one.scheme.where, one.scheme.state, str(one.scheme.seen), one.scheme.title] for one in found]
     print(table(["scheme", "where", "state", "seen", "title"], rows))

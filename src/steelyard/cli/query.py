@@ -1,7 +1,6 @@
 """Ask a question about all runs of a results folder."""
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -10,13 +9,17 @@ from steelyard.errors import InputError, Problem, nearest, printable, refusal
 from steelyard.report.render.csv_table import inert
 from steelyard.results.ask import Form, ask, read_table
 from steelyard.results.questions import QUESTIONS
+from steelyard.terminal.document import print_json
 from steelyard.terminal.query import answer_lines, question_lines, questions_object
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer, or write it to a file."""
     if arguments.list:
-        print(json.dumps(questions_object()) if arguments.json else "\n".join(question_lines()))
+        if arguments.json:
+            print_json(questions_object())
+        else:
+            print("\n".join(question_lines()))
         return 0
     if arguments.query is None:
         raise InputError("no query", next_step="steelyard query --list")

@@ -1,7 +1,6 @@
 """Write a report of results: HTML, Markdown, LaTeX, CSV, or a picture of its first screen."""
 
 import argparse
-import json
 from pathlib import Path
 
 from steelyard.analysis.verify import history, occasions
@@ -14,6 +13,7 @@ from steelyard.report.render import draw
 from steelyard.report.render.files import Format, default_name, require_place, write
 from steelyard.report.study.page import study_page
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.document import print_json
 from steelyard.terminal.live.progress import say
 
 
@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     made = write(page, path, kind)
     if arguments.json:
         sections = [{"name": part.name, "title": part.title, "answer": part.answer} for part in page.sections]
-        print(json.dumps({"path": str(made.path), "files": made.files, "size_bytes": made.size_bytes,
-                          "format": kind, "title": page.title, "sections": sections}))  # fmt: skip
+        print_json({"shape": "report/1", "path": str(made.path), "files": made.files, "size_bytes": made.size_bytes,
+                    "format": kind, "title": page.title, "sections": sections})  # fmt: skip
     else:
         files = "" if made.files == 1 else f" in {made.files} files"
         print(printable(f"{made.path}: {made.size_bytes:,} bytes{files}"))

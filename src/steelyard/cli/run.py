@@ -1,7 +1,6 @@
 """Measure a workload on this machine and print a table, or its input pipeline and which runs would wait for it."""
 
 import argparse
-import json
 from typing import Any
 
 from steelyard.analysis.bound import forecast, has_queue
@@ -17,9 +16,11 @@ from steelyard.inputs.study import assign, require_registered, single_run
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.document import print_json
 from steelyard.terminal.expect import expected_object, run_line
 from steelyard.terminal.live.progress import Progress, loudness
 from steelyard.terminal.loader import loader_lines, loader_object
+from steelyard.terminal.plain import shown_configurations
 from steelyard.terminal.tables import cells_lines
 
 COMMAND = "steelyard run"
@@ -53,7 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     expected = [expect_of(folder, cell) for cell in measured]
     if arguments.json:
         told = [expected_object(entry) for entry in expected]
-        print(json.dumps({"runs": [to_json_object(record) for record in made], "expected": told}))
+        records = [to_json_object(record) for record in made]
+        shown = shown_configurations(cells)
+        print_json({"shape": "run/1", "configurations": shown, "expected": told, "runs": records})
     else:
         print("\n".join([*cells_lines(cells, detail=True), *(line for entry in expected for line in run_line(entry))]))
     return exit_code(made)
@@ -112,5 +115,8 @@ def _measure_pipeline(arguments: argparse.Namespace, folder: ResultFolder, chose
     model = job_throughput(device)
     rates = [(count, job_throughput(made)) for count, made in rows]
     told = [(count, rate, forecast(rate, model, overlaps=count > 0 or queued)) for count, rate in rates]
-    print(json.dumps(loader_object(model, told)) if arguments.json else "\n".join(loader_lines(model, told)))
+    if arguments.json:
+        print_json(loader_object(model, told, arguments.repeats))
+    else:
+        print("\n".join(loader_lines(model, told)))
     return exit_code([*device, *(record for _, made in rows for record in made)])

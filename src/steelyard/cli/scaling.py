@@ -1,11 +1,11 @@
 """Show how a job scales over devices."""
 
 import argparse
-import json
 
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.document import print_json
 from steelyard.terminal.scaling import curves_lines, scaling_object
 
 
@@ -14,7 +14,7 @@ def run(arguments: argparse.Namespace) -> int:
     cells = select(ResultFolder(arguments.results), arguments.selection)
     curves = scaling(cells, arguments.kind, threshold=arguments.threshold, at=arguments.at)
     if arguments.json:
-        print(json.dumps([scaling_object(curve) for curve in curves]))
+        print_json({"shape": "scaling/1", "curves": [scaling_object(curve) for curve in curves]})
     else:
         print("\n".join(curves_lines(curves, arguments.selection)))
     return 1 if any(curve.blocked for curve in curves) else 0

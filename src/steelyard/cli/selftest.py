@@ -14,6 +14,7 @@ from steelyard.selftest.accelerator import accelerator_test
 from steelyard.selftest.hardware import hardware_test
 from steelyard.selftest.prove import prove
 from steelyard.terminal.accelerator import accelerator_lines
+from steelyard.terminal.document import print_json
 from steelyard.terminal.text import table, wrapped
 
 
@@ -30,7 +31,8 @@ def _arithmetic(arguments: argparse.Namespace) -> int:
     failed = sum(not line.holds for line in lines)
     seconds = time.monotonic() - begin_s
     if arguments.json:
-        print(json.dumps({"holds": failed == 0, "seconds": seconds, "lines": [asdict(line) for line in lines]}))
+        print_json({"shape": "selftest/1", "holds": failed == 0, "seconds": seconds,
+                    "checks": [asdict(line) for line in lines]})  # fmt: skip
         return 1 if failed else 0
     rows = [[line.what, line.truth, line.measured, line.error, "ok" if line.holds else "WRONG"] for line in lines]
     print(table(["check", "truth", "measured", "error", "verdict"], rows))
@@ -42,7 +44,7 @@ def _accelerator(arguments: argparse.Namespace) -> int:
     report = accelerator_test(_tell)
     path = _write(arguments.write or RESULTS["accelerator"], to_json_object(report))
     if arguments.json:
-        print(json.dumps(to_json_object(report), allow_nan=False))
+        print_json({"shape": "selftest-accelerator/1", "report": to_json_object(report)})
     else:
         print("\n".join([*accelerator_lines(report), *_where(path)]))
     return 1 if "not as assumed" in report.counts() else 0
@@ -54,7 +56,8 @@ def _hardware(arguments: argparse.Namespace) -> int:
     if found.shared:
         _write(path, found.shared)
     if arguments.json:
-        print(json.dumps(found.shared or {"verdict": found.verdict, "reasons": list(found.reasons)}, allow_nan=False))
+        print_json({"shape": "selftest-hardware/1", "verdict": found.verdict, "reasons": list(found.reasons),
+                    "report": found.shared or None})  # fmt: skip
         return 0 if found.verdict == "holds" else 1
     print(f"sensors of this node: {found.verdict}" if found.checks else found.verdict)
     for reason in found.reasons:

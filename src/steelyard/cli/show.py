@@ -1,7 +1,7 @@
 """Show all studies, the configurations of one, or one run in full; or derive a record again from its raw files."""
 
 import argparse
-import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,10 +9,12 @@ from steelyard.analysis.summary import list_studies, summarise
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import RunRecord
 from steelyard.derive.record import derive
-from steelyard.errors import InputError, printable
+from steelyard.errors import InputError, Problem, printable
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, read_record_text, record_text
+from steelyard.terminal.document import print_json
+from steelyard.terminal.plain import shown_configurations
 from steelyard.terminal.step_times import step_time_lines
-from steelyard.terminal.tables import cells_lines, cells_object, record_lines, studies_table
+from steelyard.terminal.tables import cells_lines, record_lines, studies_table
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -23,27 +25,49 @@ def run(arguments: argparse.Namespace) -> int:
     studies = folder.studies()
     if not studies:
         raise folder.empty("steelyard run sim")
+    if arguments.csv:
+        _print_csv(arguments, folder, studies)
+        return 0
     if arguments.what is None:
         listed = list_studies(folder)
-        print(json.dumps(listed) if arguments.json else studies_table(listed))
+        if arguments.json:
+            print_json({"shape": "show-studies/1", "studies": listed})
+        else:
+            print(studies_table(listed))
         return 0
     if arguments.what in studies:
         cells = summarise(folder.records(arguments.what))
         if arguments.json:
-            print(json.dumps(cells_object(cells)))
+            shown = shown_configurations(cells)
+            print_json({"shape": "show-study/1", "study": arguments.what, "configurations": shown})
         else:
             print("\n".join(cells_lines(cells, detail=True)))
         return 0
+    return _show_run(arguments, folder)
+
+
+def _show_run(arguments: argparse.Namespace, folder: ResultFolder) -> int:
     found = {path: folder.read(path) for path in folder.find(arguments.what)}
     if not found:
         raise folder.unknown(arguments.what)
     if arguments.json:
-        print(json.dumps([to_json_object(record) for record in found.values()]))
+        print_json({"shape": "show-run/1", "runs": [to_json_object(record) for record in found.values()]})
     else:
         for path, record in found.items():
             steps = folder.of_run(path, partial(_steps, record))
             print("\n".join([*record_lines(record), *steps]))
     return 0
+
+
+def _print_csv(arguments: argparse.Namespace, folder: ResultFolder, studies: Sequence[str]) -> None:
+    if arguments.what not in studies or arguments.json:
+        problem = Problem("STUDY", f"{arguments.what or 'missing'}", ", ".join(studies))
+        what = "--csv: not together with --json" if arguments.json else "--csv prints one study"
+        raise InputError(what, problems=(problem,), next_step=f"steelyard show {studies[0]} --csv")
+    # Pages, too, are made from what this imports.
+    from steelyard.report.render.long_csv import long_csv
+
+    print(long_csv(summarise(folder.records(arguments.what))), end="")
 
 
 def _steps(record: RunRecord, path: Path) -> list[str]:
@@ -67,7 +91,7 @@ def _derive(arguments: argparse.Namespace, folder: ResultFolder) -> int:
             {"path": str(path), "same": same[path], "record": to_json_object(record)}
             for path, record in derived.items()
         ]
-        print(json.dumps(entries))
+        print_json({"shape": "show-derived/1", "runs": entries})
     else:
         for path in paths:
             print(printable(f"{path}: {'same record' if same[path] else 'DIFFERENT from the stored record'}"))

@@ -1,7 +1,6 @@
 """List, create, show and check site files."""
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from steelyard.inputs.site import Place, find_place, list_sites
 from steelyard.inputs.site_kinds import site_kinds, template
 from steelyard.launch.site_check import checks
 from steelyard.terminal.checks import check_lines, checks_summary
+from steelyard.terminal.document import print_json
 from steelyard.terminal.site import site_lines, sites_lines
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     sites = list_sites()
     if arguments.json:
-        print(json.dumps({"sites": sites, "templates": site_kinds()}))
+        print_json({"shape": "site-list/1", "sites": sites, "templates": site_kinds()})
     else:
         print("\n".join(sites_lines(sites)))
     return 0
@@ -51,7 +51,7 @@ def _new(arguments: argparse.Namespace) -> int:
         ) from None
     again = f"./{path}" if str(path).startswith("-") else str(path)
     if arguments.json:
-        print(json.dumps({"file": str(path)}))
+        print_json({"shape": "site-new/1", "file": str(path)})
     else:
         print(printable(f"wrote {path}; fill in what is marked CHANGE-ME, then:"))
         print(printable(f"  steelyard site check {again}"))
@@ -60,7 +60,10 @@ def _new(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
     site = find_place(arguments.site).site
-    print(json.dumps(to_json_object(site)) if arguments.json else "\n".join(site_lines(site)))
+    if arguments.json:
+        print_json({"shape": "site-show/1", "site": to_json_object(site)})
+    else:
+        print("\n".join(site_lines(site)))
     return 0
 
 
@@ -80,7 +83,7 @@ def _check(arguments: argparse.Namespace) -> int:
                 if not arguments.json:
                     print("\n".join(check_lines(check, NAME_COLUMNS)), flush=True)
     if arguments.json:
-        print(json.dumps([{"pool": pool, **asdict(check)} for pool, check in found]))
+        print_json({"shape": "site-check/1", "checks": [{"pool": pool, **asdict(check)} for pool, check in found]})
     else:
         print(checks_summary([check for _, check in found]))
     return int(any(check.verdict == "wrong" for _, check in found))

@@ -1,7 +1,6 @@
 """Show the status of submitted studies and collect finished runs."""
 
 import argparse
-import json
 
 from steelyard.errors import InputError, Problem
 from steelyard.launch.adopt import Takeover, adopt, digest_of, find_takeovers
@@ -9,6 +8,7 @@ from steelyard.launch.follow import look, wait
 from steelyard.launch.plan import studies
 from steelyard.launch.submit import cancel
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.document import print_json
 from steelyard.terminal.live.following import Following
 from steelyard.terminal.live.progress import loudness, say
 from steelyard.terminal.status import NO_FIT, status_lines, status_object, takeover_lines, takeover_object
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             statuses.append(look(folder, name, shared=arguments.shared))
     if arguments.json:
-        print(json.dumps({"studies": [status_object(status) for status in statuses]}))
+        print_json({"shape": "status/1", "studies": [status_object(status) for status in statuses]})
     elif not statuses:
         print("no study was submitted from here; to submit one: steelyard study FILE --site SITE")
     else:
@@ -47,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _show_takeovers(arguments: argparse.Namespace, takeovers: list[Takeover]) -> int:
     digest = digest_of(takeovers)
     if arguments.json:
-        print(json.dumps({"adopt": digest, "campaigns": [takeover_object(takeover) for takeover in takeovers]}))
+        campaigns = [takeover_object(takeover) for takeover in takeovers]
+        print_json({"shape": "status-adopt/1", "adopt": digest, "campaigns": campaigns})
     else:
         print("\n".join(takeover_lines(arguments.study, takeovers, digest)))
     return 0

@@ -1,7 +1,6 @@
 """Run the missing runs of a study, here or at a site, and print its table."""
 
 import argparse
-import json
 import os
 import shlex
 from dataclasses import dataclass, replace
@@ -22,19 +21,22 @@ from steelyard.launch.plan import studies, under_way
 from steelyard.launch.search import found, search_all, tried
 from steelyard.launch.submit import Submitted, lock, send
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.document import print_json
 from steelyard.terminal.findings import command_line, next_line
 from steelyard.terminal.live.following import Following
 from steelyard.terminal.live.progress import Progress, loudness, say
-from steelyard.terminal.status import campaign_lines, campaign_object, foreign_lines
+from steelyard.terminal.plain import shown_configurations
+from steelyard.terminal.shapes.measure import StudyData, StudyRunData
+from steelyard.terminal.status import campaign_lines, foreign_lines, sent_object
 from steelyard.terminal.study import (
     extension_lines,
     extension_object,
     plan_lines,
     plan_object,
     search_lines,
-    search_object,
+    searches_object,
 )
-from steelyard.terminal.tables import cells_lines, cells_object
+from steelyard.terminal.tables import cells_lines
 from steelyard.terminal.text import many
 
 
@@ -43,7 +45,7 @@ class StudyAnswer:
     """What a study did or would do."""
 
     code: int
-    shown: Any
+    shown: StudyData
     """As plain data."""
     lines: list[str]
     records: tuple[RunRecord, ...] = ()
@@ -89,7 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
     words = command.inside(arguments.site, command.words[1:])
     expansion = expand(load_study(arguments.file), arguments.file.parent, arguments=words)
     answer = carry_out(arguments, expansion, command)
-    print(json.dumps(answer.shown) if arguments.json else "\n".join(answer.lines))
+    if arguments.json:
+        print_json(answer.shown)
+    else:
+        print("\n".join(answer.lines))
     return exit_code(answer.records) or answer.code
 
 
@@ -146,7 +151,7 @@ def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultF
     extension = find_extension(expansion, folder.records(study))
     lines = extension_lines(extension, again)
     if not extension.needs or arguments.dry_run:
-        return StudyAnswer(0, extension_object(extension), lines)
+        return StudyAnswer(0, extension_object(extension, study), lines)
     for line in lines:
         say(line, loudness(arguments))
     further = extension.runs(expansion)
@@ -219,8 +224,7 @@ def _sent(expansion: Expansion, folder: ResultFolder, done: Submitted) -> StudyA
     out = len(sent)
     # The file may have changed since: a submitted run need not be part of the study any more.
     missing = sum(spec.run_id not in sent and not folder.has(spec) for spec in expansion.runs)
-    shown: dict[str, Any] = {"sent": campaign_object(made) if made else None, "under_way": out, "left_over": missing}
-    shown["queue_full"] = done.full
+    shown = sent_object(made, dry_run=False, under_way=out, left_over=missing, queue_full=done.full)
     lines = [f"nothing to submit: {many(out, 'run')} waiting or running, all others have a result"]
     if made is not None:
         lines = campaign_lines(made, sent=True)
@@ -236,10 +240,9 @@ def _plan_sending(
 ) -> StudyAnswer:
     made = send(folder, expansion, find_place(arguments.site), file=command.file, dry_run=True).made
     if made is None:
-        return StudyAnswer(
-            0, {"would_send": None}, ["nothing to submit: every run has a result, is waiting or is running"]
-        )
-    return StudyAnswer(0, {"would_send": campaign_object(made)}, campaign_lines(made, sent=False))
+        nothing = ["nothing to submit: every run has a result, is waiting or is running"]
+        return StudyAnswer(0, sent_object(None, dry_run=True), nothing)
+    return StudyAnswer(0, sent_object(made, dry_run=True), campaign_lines(made, sent=False))
 
 
 def _refuse_under_way(folder: ResultFolder, study: str) -> None:
@@ -266,10 +269,12 @@ def _results(expansion: Expansion, folder: ResultFolder, outcome: Outcome) -> St
         summarise(record for record in every if record.spec.configuration in order), key=lambda cell: order[cell.cell]
     )
     searches = [found(folder, group) for group in expansion.searches]
-    shown = {"made": len(outcome.made), "skipped": outcome.skipped, "configurations": cells_object(cells)}
-    lines = cells_lines(cells)
+    shown: StudyRunData = {
+        "shape": "study/1", "made": len(outcome.made), "skipped": outcome.skipped,
+        "configurations": shown_configurations(cells), "searches": searches_object(expansion, searches),
+    }  # fmt: skip
+    lines = search_lines(expansion, searches) if searches else cells_lines(cells)
     if searches:
-        shown["searches"], lines = search_object(expansion, searches), search_lines(expansion, searches)
         # A search runs until a batch does not fit: that is not a failure.
         records = [record for record in records if record.status.code != "out_of_memory"]
     code = int(any(search.largest_fitting is None for search in searches))

@@ -1,7 +1,6 @@
 """List suites, show one, run it, or write its report."""
 
 import argparse
-import json
 import shlex
 import tempfile
 from contextlib import suppress
@@ -31,6 +30,7 @@ from steelyard.launch.local_study import run_all
 from steelyard.report.render.files import default_name, require_place, write
 from steelyard.report.suite.page import measured_sizes, suite_page
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.document import print_json
 from steelyard.terminal.findings import next_line
 from steelyard.terminal.live.progress import Progress, loudness, say
 from steelyard.terminal.suite import SuiteShown, part_lines, suite_lines, suite_object, suites_lines, suites_object
@@ -54,7 +54,10 @@ def _list(arguments: argparse.Namespace) -> int:
         except SteelyardError as error:
             # A broken suite of another package must not hide the others.
             say(f"{name}: {error.what}; see: steelyard suite show {name}")
-    print(json.dumps(suites_object(found)) if arguments.json else "\n".join(suites_lines(found)))
+    if arguments.json:
+        print_json(suites_object(found))
+    else:
+        print("\n".join(suites_lines(found)))
     return 0
 
 
@@ -72,7 +75,10 @@ def _show(arguments: argparse.Namespace) -> int:
     left_out = {name: reason for name, reason in reasons.items() if reason}
     shown = SuiteShown(found, arguments.size, cited, expansions, forecasts, left_out)
     again = shlex.join(["steelyard", "suite", "run", *_words(arguments, None)])
-    print(json.dumps(suite_object(shown)) if arguments.json else "\n".join(suite_lines(shown, again)))
+    if arguments.json:
+        print_json(suite_object(shown))
+    else:
+        print("\n".join(suite_lines(shown, again)))
     return 0
 
 
@@ -107,7 +113,7 @@ def _run(arguments: argparse.Namespace) -> int:
         code = exit_code(answer.records) or answer.code or code
         measured |= any("completed" in cell.statuses for cell in answer.cells)
     if arguments.json:
-        print(json.dumps(shown))
+        print_json({"shape": "suite-run/1", "parts": shown})
     elif measured:
         print(next_line(shlex.join(["steelyard", "suite", "report", arguments.suite, "--size", arguments.size])))
     return code
@@ -154,7 +160,7 @@ def _report(arguments: argparse.Namespace) -> int:
     made = write(page, path, arguments.format)
     if arguments.json:
         sections = [{"name": part.name, "title": part.title, "answer": part.answer} for part in page.sections]
-        print(json.dumps({"path": str(made.path), "title": page.title, "sections": sections}))
+        print_json({"shape": "suite-report/1", "path": str(made.path), "title": page.title, "sections": sections})
     else:
         for part in page.sections:
             if part.answer and not part.folded:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import shlex
 import signal
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from steelyard.cli.exit_codes import DONE, FAILED, INTERRUPTED
 from steelyard.cli.parser import OptionError, Parser, did_you_mean
 from steelyard.errors import LEFT_OUT, SHOWN_PROBLEMS, SteelyardError, printable
+from steelyard.terminal.document import print_json
 from steelyard.terminal.text import RESULTS
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _report(error: SteelyardError, code: int, *, as_json: bool) -> int:
     if as_json:
         problems = [{"field": p.field, "problem": p.problem, "valid": p.valid} for p in error.problems]
         about = {"message": error.what, "problems": problems, "next": error.next_step, "exit_code": code}
-        print(json.dumps({"error": about}))
+        print_json({"shape": "error/1", "error": about})
     return code
 
 

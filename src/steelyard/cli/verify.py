@@ -2,11 +2,11 @@
 
 import argparse
 import dataclasses
-import json
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.verify import (
     begin_occasion,
@@ -34,6 +34,7 @@ from steelyard.report.charts.history import verified_chart
 from steelyard.report.render.draw import svg
 from steelyard.results.store import ResultFolder
 from steelyard.stats.band import Verdict
+from steelyard.terminal.document import print_json
 from steelyard.terminal.findings import command_line
 from steelyard.terminal.live.progress import Loudness, Progress, loudness
 from steelyard.terminal.verify import (
@@ -44,6 +45,9 @@ from steelyard.terminal.verify import (
     plan_object,
     verdict_lines,
 )
+
+if TYPE_CHECKING:
+    from steelyard.terminal.shapes.measure import VerifyData
 
 # Options of `steelyard run` that verify decides itself.
 OWN = ("repeats", "study", "seed", "results", "json")
@@ -65,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.history:
         found = history(folder, recipe, expansion)
         lines = [line for entry in found for line in history_lines(recipe, entry)]
-        _say(arguments, [history_object(entry) for entry in found], lines)
+        histories = [history_object(entry) for entry in found]
+        _say(arguments, {"shape": "verify-history/1", "recipe": recipe.name, "histories": histories}, lines)
         for number, entry in enumerate(found if arguments.plot is not None else (), 1):
             path = arguments.plot if number == 1 else arguments.plot.with_stem(f"{arguments.plot.stem}-{number}")
             path.write_text(svg(verified_chart(entry, f"history-{number}")), encoding="utf-8")
@@ -84,7 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
     lines = verdict_lines(recipe, outcomes, again=again, study=name)
     if past > 1:
         lines.append(printable(f"{past} occasions so far: {command_line(again + ' --history')}"))
-    data = {"recipe": recipe.name, "occasion": name, "verdict": verdict, "figures": outcomes_object(outcomes)}
+    data: VerifyData = {
+        "shape": "verify/1", "recipe": recipe.name, "occasion": name, "verdict": verdict,
+        "figures": outcomes_object(outcomes),
+    }  # fmt: skip
     _say(arguments, data, lines)
     return EXIT[verdict]
 
@@ -102,8 +110,11 @@ class _Watch(Progress):
         require_figures(self._recipe, self._expansion, record)
 
 
-def _say(arguments: argparse.Namespace, data: Any, lines: list[str]) -> None:
-    print(json.dumps(data, allow_nan=False) if arguments.json else "\n".join(lines))
+def _say(arguments: argparse.Namespace, data: Mapping[str, Any], lines: list[str]) -> None:
+    if arguments.json:
+        print_json(data)
+    else:
+        print("\n".join(lines))
 
 
 def now() -> datetime:

@@ -1,7 +1,6 @@
 """Measure a person's own program: it runs as without us, and what we have to say follows on standard error."""
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -22,6 +21,8 @@ from steelyard.launch.local import LocalLauncher
 from steelyard.launch.local_study import run_all
 from steelyard.results.store import ResultFolder
 from steelyard.terminal import console
+from steelyard.terminal.document import print_json
+from steelyard.terminal.plain import shown_configurations
 from steelyard.terminal.tables import cells_lines
 
 LIMIT_REACHED, NOT_EXECUTABLE, NOT_FOUND = 124, 126, 127
@@ -73,7 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
             break
     if arguments.json:
         # Standard output is the program's.
-        print(json.dumps({"runs": [to_json_object(record) for record in made]}), file=sys.stderr)
+        shown, records = shown_configurations(summarise(made)), [to_json_object(record) for record in made]
+        print_json({"shape": "wrap/1", "configurations": shown, "runs": records}, file=sys.stderr)
     else:
         console.say("\n".join(["", *told, *cells_lines(summarise(made), detail=True)]))
     return next((code for code in map(program_code, made) if code), 0)

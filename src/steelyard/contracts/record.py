@@ -410,7 +410,7 @@ class RunRecord(Contract):
 
     def __post_init__(self) -> None:
         # Everything divides by them.
-        for name in ("step_time_mean", "throughput_job", "throughput_device"):
+        for name in ("step_time_mean", "throughput", "throughput_per_device"):
             quantity = self.quantities.get(name)
             if quantity is not None and quantity.value is not None and quantity.value <= 0:
                 raise ValueError(f"quantities.{name}.value: must be positive; valid: a number above 0")

@@ -61,7 +61,7 @@ def energy_quantities(
 
 
 def _window_of(rates: Mapping[str, Quantity]) -> Window:
-    return rates["throughput_job"].window if "throughput_job" in rates else "all steps"
+    return rates["throughput"].window if "throughput" in rates else "all steps"
 
 
 def _missing(nodes: Sequence[NodeSensors]) -> str:
@@ -419,7 +419,7 @@ class _Job:
 
         0 if they are not known.
         """
-        if (rate := self._rates.get("throughput_job")) is not None and rate.value is None:
+        if (rate := self._rates.get("throughput")) is not None and rate.value is None:
             return 0.0
         firsts = [node.process for node in self._nodes] + [self._spec.devices]
         work = sum(
@@ -433,8 +433,8 @@ class _Job:
         return work / self._spec.devices if collective else work
 
     def _tokens_per_sample(self) -> float | None:
-        samples = self._rates.get("throughput_job")
-        tokens = self._rates.get("tokens_job") or self._rates.get("tokens_per_second")
+        samples = self._rates.get("throughput")
+        tokens = self._rates.get("token_throughput")
         if samples is None or not samples.value or tokens is None or not tokens.value:
             return None
         return tokens.value / samples.value

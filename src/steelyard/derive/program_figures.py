@@ -54,11 +54,11 @@ def program_quantities(observed: Observations) -> dict[str, Quantity]:
 def counted_tokens(observed: Observations, seen: WrappedRun, steady: Steady, rate: Quantity) -> dict[str, Quantity]:
     """Return the tokens that the batches of a program hold; `rate`: the throughput, whose window they share."""
     if not seen.tokens_known:
-        return {"tokens_job": _unknown(rate, seen.tokens_reason)} if seen.tokens_reason else {}
+        return {"token_throughput": _unknown(rate, seen.tokens_reason)} if seen.tokens_reason else {}
     tokens = observed.work(lambda table: table[WORK_COLUMNS.index("tokens")])
     start, stop = steady.start_step, min(steady.stop_step, tokens.steps)
     if tokens.ranks != observed.steps.ranks or start >= stop:
-        return {"tokens_job": _unknown(rate, NO_WINDOW)}
+        return {"token_throughput": _unknown(rate, NO_WINDOW)}
     trace, sums = tokens.trace(), tokens.sums(start, stop)
     # Tokens are counted without padding; NaN: the batches do not tell.
     work, padding, labels = (
@@ -68,13 +68,13 @@ def counted_tokens(observed: Observations, seen: WrappedRun, steady: Steady, rat
     if any((part < 0).any() or (part > whole).any() for part in (padding, labels)):
         raise DamagedDataError("the steps of a rank have more padding or labels than tokens")
     if not work.sum() > 0:
-        return {"tokens_job": _unknown(rate, "no step has a token")}
+        return {"token_throughput": _unknown(rate, "no step has a token")}
     seconds = rank_seconds(sums, together=observed.spec.exchanges_gradients)
     quantiles = stream_quantiles(lambda: tokens.step_times(start, stop), list(LEVELS))
     job = job_interval(tokens, trace, start, stop, quantiles)
-    found = {"tokens_job": rate_quantity(float((work / seconds).sum()), PER_SECOND, "job", rate.window, job)}
+    found = {"token_throughput": rate_quantity(float((work / seconds).sum()), PER_SECOND, "job", rate.window, job)}
     for name, part, unit, aggregation, reason in (
-        ("label_tokens_job", labels / seconds, PER_SECOND, "work over time", NO_LABELS),
+        ("label_token_throughput", labels / seconds, PER_SECOND, "work over time", NO_LABELS),
         ("padding_share", padding / whole.sum(), "1", "share of work", NO_MASK),
     ):
         value = float(part.sum())

@@ -106,7 +106,7 @@ def _derive(observed: Observations) -> RunRecord:
     raw_files = observed.raw_files
     if raw_files.damage is not None:
         damage, steps, tokens, printed = damage or raw_files.damage, _StepFigures(), {}, ()
-    rate = steps.quantities.get("throughput_job")
+    rate = steps.quantities.get("throughput")
     conditions = job_conditions(observed, steps.steady, rate.window if rate else "all steps")
     status, crosscheck_failure = without_crosscheck(job_status(observed, damage), observed, damage)
     told = (spec, status, launch, events.environment, crosscheck_failure)
@@ -145,7 +145,7 @@ def _derive(observed: Observations) -> RunRecord:
             **conditions.quantities,
             **quality_quantities(events.evaluations, spec),
             **tokens,
-            **ceiling_quantities(steps.quantities.get("throughput_device"), events.model),
+            **ceiling_quantities(steps.quantities.get("throughput_per_device"), events.model),
             **energy_quantities(observed, steps.steady, steps.quantities | tokens),
         },
         findings=(),
@@ -157,7 +157,7 @@ def _derive(observed: Observations) -> RunRecord:
 
 
 def _token_figures(observed: Observations, steps: _StepFigures) -> dict[str, Quantity]:
-    rate = steps.quantities.get("throughput_job")
+    rate = steps.quantities.get("throughput")
     if observed.program is None:
         return token_quantities(observed, steps.steady, rate)
     if steps.steady is None or rate is None:
@@ -266,7 +266,7 @@ ASIDE = (
 def _of_program(quantities: dict[str, Quantity], seen: WrappedRun) -> dict[str, Quantity]:
     """Take away what the steps of a program do not tell: rates without samples, and waiting for a hidden loader."""
     reasons = (
-        {} if seen.samples != "unknown" else dict.fromkeys(("throughput_job", "throughput_device"), seen.samples_reason)
+        {} if seen.samples != "unknown" else dict.fromkeys(("throughput", "throughput_per_device"), seen.samples_reason)
     )
     if quantities["input_wait_share"].value is None:
         reasons["input_wait_share"] = "the program has a loader of its own: waiting for it was not seen"
@@ -300,9 +300,9 @@ def _job_quantities(quantities: dict[str, Quantity], events: Events, ranks: int)
     """Add to the quantities of the steps what other observations tell about the whole job."""
     quantities = quantities | _checked_shares(quantities, events, ranks)
     quantities |= queue_quantities(quantities, events)
-    if events.model is not None and events.model.bus_factor is not None and "throughput_device" in quantities:
+    if events.model is not None and events.model.bus_factor is not None and "throughput_per_device" in quantities:
         # All ranks take part in the same collective: the job has made as many as each of them.
-        quantities["throughput_job"] = replace(quantities["throughput_device"], scope="job")
+        quantities["throughput"] = replace(quantities["throughput_per_device"], scope="job")
     return quantities
 
 
@@ -337,7 +337,7 @@ _TYPES = {
 
 def _utilisation(quantities: dict[str, Quantity], events: Events, program: ProgramFacts | None) -> dict[str, Quantity]:
     """Return model FLOPS and their share of the device's peak; unknown if either is."""
-    rate, model, device = quantities.get("throughput_device"), events.model, events.device
+    rate, model, device = quantities.get("throughput_per_device"), events.model, events.device
     step = quantities.get("step_time_mean")
     flops = share = None
     if program is not None:
@@ -390,8 +390,8 @@ def _step_quantities(
     if math.isfinite(job.high):
         of_time = interval_of(step_s * job.low / job.value, step_s * job.high / job.value, job)
     quantities = {
-        "throughput_job": rate_quantity(rate, RATE, "job", window, job),
-        "throughput_device": rate_quantity(rate / spec.devices, RATE, "device", window, job),
+        "throughput": rate_quantity(rate, RATE, "job", window, job),
+        "throughput_per_device": rate_quantity(rate / spec.devices, RATE, "device", window, job),
         "step_time_mean": _quantity(step_s, "s", "job", window, "mean", interval=of_time),
         "first_step_time": _quantity(float(first.column("step_s").mean()), "s", "job", "first step", "mean"),
     }

@@ -37,7 +37,7 @@ def token_quantities(observed: Observations, steady: Steady | None, rate: Quanti
         # A run that only loads data does not process tokens.
         if rate is None or not tokens or spec.mode not in ("train", "infer"):
             return {}
-        return {"tokens_job": scaled(rate, tokens, PER_SECOND)}
+        return {"token_throughput": scaled(rate, tokens, PER_SECOND)}
     if steady is None or rate is None:
         return {}
     # Tokens per prompt and per answer, as the worker reported them.
@@ -51,7 +51,7 @@ def token_quantities(observed: Observations, steady: Steady | None, rate: Quanti
     requests = _Requests(samples, steady, new_tokens)
     if requests.start >= requests.stop:
         return _unknown(rate, "the token samples end before the steady window begins")
-    return {"tokens_per_second": scaled(rate, new_tokens, PER_SECOND), **_times(requests, rate.window, prompt)}
+    return {"token_throughput": scaled(rate, new_tokens, PER_SECOND), **_times(requests, rate.window, prompt)}
 
 
 def scaled(quantity: Quantity, factor: float, unit: str) -> Quantity:
@@ -126,7 +126,7 @@ def _spread(name: str, window: Window, values: list[float] | None, reason: str |
 
 def _rates(window: Window, reason: str | None = None, **values: float | None) -> dict[str, Quantity]:
     return {
-        f"{name}_tokens_per_second": Quantity(
+        f"{name}_token_throughput": Quantity(
             value=value, unit=PER_SECOND, scope="job", window=window, aggregation="work over time", reason=reason
         )
         for name, value in values.items()
@@ -136,7 +136,7 @@ def _rates(window: Window, reason: str | None = None, **values: float | None) ->
 def _unknown(rate: Quantity, reason: str) -> dict[str, Quantity]:
     window = rate.window
     return {
-        "tokens_per_second": replace(rate, value=None, unit=PER_SECOND, interval=None, reason=reason),
+        "token_throughput": replace(rate, value=None, unit=PER_SECOND, interval=None, reason=reason),
         **_spread("ttft", window, None, reason),
         **_spread("time_per_token", window, None, reason),
         **_rates(window, reason, prefill=None, decode=None),

@@ -46,7 +46,7 @@ Side = Literal["both", "at least", "at most"]
 class Expect(Contract):
     """A documented figure: a value with a tolerance, or the limits of a band."""
 
-    metric: Name = "throughput_job"
+    metric: Name = "throughput"
     """A quantity of a run, as `steelyard show RUN_ID` lists them."""
     at: Annotated[dict[str, bool | int | float | Text], Length(20)] = field(default_factory=dict)
     """Settings of the configuration that the figure is documented for, such as batch = 256."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import resource
 import select
@@ -135,15 +136,20 @@ def _write(opened: Results, sql: str, form: Form, answer: int, clean: Callable[[
                 while rows := cursor.fetchmany(FETCHED):
                     table.writerows([clean(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
             else:
-                start = "["
+                file.write('{"shape": "query/1", "rows": [')
+                start = "\n"
                 while rows := cursor.fetchmany(FETCHED):
                     for row in rows:
-                        file.write(start + json.dumps(dict(zip(columns, row, strict=True)), default=str))
+                        file.write(start + json.dumps(dict(zip(columns, map(_finite, row), strict=True)), default=str))
                         start = ",\n"
-                file.write("[]" if start == "[" else "]")
-                file.write("\n")
+                file.write("]}\n")
     except opened.error as error:
         raise InputError(opened.plain(error)) from None
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity, and no number that is none."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_table(answer: int) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def judge_repeats(repeats: Sequence[RunRecord], products: Mapping[str, RunRecord
     """Check that equal runs agree, and that no matrix product is faster than the device; `products`: by format."""
     if (failed := unmeasured("repeatability", [*repeats, *products.values()])) is not None:
         return failed
-    rates = [_value(record, "throughput_job") or 0.0 for record in repeats]
+    rates = [_value(record, "throughput") or 0.0 for record in repeats]
     spread = (max(rates) - min(rates)) * len(rates) / sum(rates)
     numbers = {"spread": spread, **{f"repeat_{n}_per_s": rate for n, rate in enumerate(rates, start=1)}}
     faults = [f"{len(rates)} equal runs differ by {spread:.1%}"] if spread > SPREAD else []

@@ -55,7 +55,7 @@ def _case(name: str, truths: dict[str, float], sim: SimTruth | None = None, step
 
 
 def _throughput(job: float, devices: int = 1) -> dict[str, float]:
-    return {"throughput_job": job, "throughput_device": job / devices}
+    return {"throughput": job, "throughput_per_device": job / devices}
 
 
 def _plain() -> Iterator[Case]:

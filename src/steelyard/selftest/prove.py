@@ -156,7 +156,7 @@ def _prove_comparisons() -> Iterator[Proof]:
     base = SimTruth(step_time_s=STEP_S, noise=noise)
     slower = SimTruth(step_time_s=STEP_S * 1.02, noise=noise)
     runs = [_spec(base, seed) for seed in range(2 * count)] + [_spec(slower, 2 * count + seed) for seed in range(count)]
-    means = [1 / (record.quantities["throughput_job"].value or math.nan) for record in run_many(runs)]
+    means = [1 / (record.quantities["throughput"].value or math.nan) for record in run_many(runs)]
     sides = [means[first : first + JOBS_PER_SIDE] for first in range(0, len(means), JOBS_PER_SIDE)]
     first, second, slow = sides[:COMPARISONS], sides[COMPARISONS : 2 * COMPARISONS], sides[2 * COMPARISONS :]
     found = [compare_means(a, b).verdict == "slower" for a, b in zip(first, slow, strict=True)]

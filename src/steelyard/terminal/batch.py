@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.analysis.best import remedy
-from steelyard.analysis.summary import MEASURED
+from steelyard.analysis.summary import MEASURED, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.inputs.command import join, run_again
 from steelyard.numbers import change, short
@@ -14,6 +14,7 @@ from steelyard.stats.knee import MIN_POINTS
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.best import above_words, unreliable_notes
 from steelyard.terminal.findings import command_line, finding_lines, findings_object, next_line, tally_lines
+from steelyard.terminal.plain import configuration_object
 from steelyard.terminal.tables import generation_lines
 from steelyard.terminal.text import count_statuses, interval_notes, number, sentence, table, with_interval, wrapped
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.batch import BatchCell, BatchCurve
     from steelyard.stats.knee import Knee
+    from steelyard.terminal.shapes.results import BatchCurveData
 
 GIB = 1 << 30
 NOTHING = "no batch completed"
@@ -242,32 +244,27 @@ def knee_notes(curve: BatchCurve) -> list[str]:
     return [form, which]
 
 
-def curve_object(curve: BatchCurve, wider: str | None = None) -> dict[str, Any]:
+def curve_object(curve: BatchCurve, wider: str | None = None) -> BatchCurveData:
     """Return the curve as plain data; `wider` as for `curves_lines`."""
     found = curve.knee
-    if found is not None and found.high is not None and math.isinf(found.high):
-        knee = to_json_object(found) | {"high": None, "unbounded": True}
-    else:
-        knee = None if found is None else to_json_object(found) | {"unbounded": False}
+    open_ended = found is not None and found.high is not None and math.isinf(found.high)
+    names = labels([entry.cell for entry in curve.cells])
     return {
         "label": curve.label,
         "answer": knee_answer(curve),
         "next": command_line(step) if (step := next_step(curve, wider)) is not None else None,
         "alone": list(curve.alone),
-        "knee": knee,
+        "knee": None if found is None else to_json_object(found) | {"unbounded": open_ended},
         "asymptote_samples_per_s": curve.asymptote,
         "smallest_reaching": curve.smallest_reaching,
         "largest_fitting": curve.largest_fitting,
         "smallest_out_of_memory": curve.smallest_out_of_memory,
         "configurations": [
             {
+                **configuration_object(entry.cell, names[entry.cell.cell]),
                 "batch": entry.batch,
-                "configuration": entry.cell.cell,
-                "statuses": entry.cell.statuses,
-                "throughput_job": to_json_object(entry.throughput),
                 "of_asymptote": entry.of_asymptote,
                 "used": entry.used,
-                "unreliable": list(entry.cell.unreliable),
                 "memory_peak_bytes": entry.memory_bytes,
             }
             for entry in curve.cells

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.analysis.best import above, fastest_first, less_is_better
 from steelyard.analysis.ratios import FEW_TIMES
 from steelyard.analysis.summary import MEASURED
-from steelyard.contracts.base import to_json_object
 from steelyard.numbers import change
 from steelyard.terminal.findings import command_line, finding_lines, findings_object, next_line
+from steelyard.terminal.plain import (
+    configuration_object,
+    estimate_object,
+    figure_object,
+    selection_of,
+    throughput_object,
+)
 from steelyard.terminal.text import (
     capital,
     count_statuses,
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.record import Quantity
     from steelyard.stats.quotient import Estimate
+    from steelyard.terminal.shapes.results import RankingData
 
 HEADINGS: dict[By, str] = {
     "throughput": "throughput", "efficiency": "throughput per device", "cost": "cost", "energy": "energy",
@@ -135,7 +141,7 @@ def _rate(cell: CellSummary) -> str:
 
 def _but(name: str, figure: Quantity, relative: float, reasons: Sequence[str]) -> str:
     word = "as much" if relative >= FEW_TIMES else "higher" if relative > 1 else "lower"
-    measured = f"{number(figure.value or 0.0, DIGITS)} {figure.unit}"
+    measured = f"{number(figure.value or 0.0, DIGITS)} {_unit(figure)}"
     return f"{name} measured {change(abs(relative - 1))} {word}, {measured}, but is unreliable: {'; '.join(reasons)}"
 
 
@@ -192,7 +198,7 @@ def _listed(tied: Sequence[Ranked]) -> str:
 
 
 def _plain(entry: Ranked) -> str:
-    return f"{number(entry.figure.value or 0.0, DIGITS)} {entry.figure.unit}"
+    return f"{number(entry.figure.value or 0.0, DIGITS)} {_unit(entry.figure)}"
 
 
 def _interval(entry: Ranked) -> list[str]:
@@ -218,6 +224,10 @@ def _compared(by: By, following: Ranked) -> str:
         "cost": "the next, {1}, costs {0} times as much", "energy": "the next, {1}, needs {0} times as much",
     }  # fmt: skip
     return words[by].format(number(value, 3), following.name) + bounds
+
+
+def _unit(figure: Quantity) -> str:
+    return f"{figure.unit} per device" if figure.scope == "device" else figure.unit
 
 
 def _table(ranking: Ranking) -> list[str]:
@@ -266,27 +276,32 @@ def _relative(relative: Estimate) -> str:
     return f"{number(relative.value, 3)} {bounds}" if low or high else number(relative.value, 3)
 
 
-def ranking_object(ranking: Ranking) -> dict[str, Any]:
+def ranking_object(ranking: Ranking) -> RankingData:
     """Return a ranking as plain data."""
+    places = {id(entry): place for place, entry in enumerate(ranking.reliable, 1)}
     return {
         "by": ranking.by,
         "group": ranking.label,
         "basis": ranking.basis,
         "answer": headline(ranking),
         "next": command_line(ranking.next_step) if ranking.next_step is not None else None,
-        "best": None if ranking.best is None else ranking.best.cell.cell,
+        "best": None if ranking.best is None else selection_of(ranking.best.cell),
         "configurations": [
             {
-                "configuration": entry.cell.cell,
-                "name": entry.name,
-                "statuses": entry.cell.statuses,
-                "figure": to_json_object(entry.figure),
+                **configuration_object(entry.cell, entry.name),
+                "rank": places.get(id(entry)),
+                "figure": figure_object(entry.figure, _jobs(entry)),
                 "reliable": entry.reliable,
                 "reasons": list(entry.reasons),
-                "relative": None if entry.relative is None else asdict(entry.relative),
+                "relative": None if entry.relative is None else estimate_object(entry.relative, _jobs(entry)),
                 "tied": entry.tied,
             }
             for entry in ranking.entries
         ],
         "findings": findings_object(ranking.findings),
     }
+
+
+def _jobs(entry: Ranked) -> int:
+    """Return the number of jobs behind what is ranked."""
+    return throughput_object(entry.cell)["jobs"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.audit.shown import shown_tables
 from steelyard.audit.subject import UNSETTLED
 from steelyard.contracts.base import to_json_object
 from steelyard.terminal.findings import finding_lines, rule_name, tally, tally_lines
+from steelyard.terminal.reading import headings_object, not_read_object
 from steelyard.terminal.text import OUTPUT_COLUMNS, WIDTH, many, table, wrapped
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from steelyard.audit.subject import Audit
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import RowTable
+    from steelyard.terminal.shapes.checks import AuditedData, JudgedClaimData
 
 INDENT = "    "
 LONG = 40
@@ -132,7 +134,7 @@ def _narrow(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         OUTPUT_COLUMNS.reset(token)
 
 
-def audit_object(entry: Audit) -> dict[str, Any]:
+def audit_object(entry: Audit) -> AuditedData:
     """Return an audit as plain data."""
     return {
         "name": entry.name,
@@ -140,6 +142,8 @@ def audit_object(entry: Audit) -> dict[str, Any]:
         "verdict": entry.verdict,
         "findings": to_json_object(entry.findings),
         "claims": [claim_object(judgement) for judgement in entry.judgements],
+        "read_as": headings_object(entry),
+        "not_read": not_read_object(entry),
     }
 
 
@@ -178,7 +182,7 @@ def claim_tally(judgements: Sequence[Judgement]) -> str:
     return f"{held} of {total} claim{'s' * (total != 1 or not held)} hold{'s' * (held == 1)}{others}"
 
 
-def claim_object(entry: Judgement) -> dict[str, Any]:
+def claim_object(entry: Judgement) -> JudgedClaimData:
     """Return a judged claim as plain data."""
     return {
         "id": entry.claim.id,

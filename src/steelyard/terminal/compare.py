@@ -11,9 +11,10 @@ from steelyard.audit.beside import REFERENCE
 from steelyard.audit.documents import provenance
 from steelyard.numbers import short
 from steelyard.rules.table.row import Pair
-from steelyard.rules.table.settings import differences, meant_to_differ, shown
+from steelyard.rules.table.settings import SETTINGS, differences, meant_to_differ, shown
 from steelyard.stats.ratio import MIN_JOBS
-from steelyard.terminal.findings import finding_lines, tally_lines
+from steelyard.terminal.findings import finding_lines, findings_object, tally_lines
+from steelyard.terminal.plain import amount_object, number_object
 from steelyard.terminal.text import capital, number, spec_notes, table, wrapped
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.ratios import Ratio
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Row
+    from steelyard.terminal.shapes.results import CompareData, RatioData, SideData
 
 SHOWN_LEFT_OUT = 6
 # What the column `B is` shows for a verdict.
@@ -223,3 +225,49 @@ def _explain_choice(rows: tuple[int, int], first: Ratio) -> str:
         f"The interval allows for the choice ({level_percent(first.level)} for each of {pairs} pairs, 95 % for all "
         "together). Measure the two winners again for a ratio without this bias."
     )
+
+
+def compared_object(compared: Compared, name_a: str, name_b: str) -> CompareData:
+    """Return a comparison as plain data."""
+    return {
+        "shape": "compare/1",
+        "a": name_a,
+        "b": name_b,
+        "factor": compared.factor,
+        "inferred": compared.inferred,
+        "metric": compared.metric,
+        "comparisons": [
+            {
+                "how": entry.how,
+                "factor": entry.factor,
+                "metric": entry.metric,
+                "verdict": entry.verdict,
+                "a": _side_object(entry.a, entry.metric),
+                "b": _side_object(entry.b, entry.metric),
+                "findings": findings_object(entry.findings),
+                "ratios": [_ratio_object(ratio) for ratio in entry.ratios],
+                "forced": entry.forced,
+                "chosen_from": list(entry.chosen_from),
+                "chosen": list(entry.chosen),
+                "shared": list(entry.shared),
+            }
+            for entry in compared.comparisons
+        ],
+        "left_out": list(compared.left_out),
+    }
+
+
+def _side_object(row: Row, metric: str) -> SideData:
+    settings = {key: value for key, value in row.settings.items() if SETTINGS.get(key) != "evidence"}
+    return {"place": row.place, "settings": settings, "figure": amount_object(row.figures[metric])}
+
+
+def _ratio_object(ratio: Ratio) -> RatioData:
+    figure = number_object(ratio.value, ratio.low, ratio.high, ratio.level, unit="1", jobs=ratio.jobs_a + ratio.jobs_b)
+    figure["method"] = ratio.method
+    return {
+        **figure, "metric": ratio.metric, "of": ratio.scope, "a": ratio.a, "b": ratio.b, "figure_unit": ratio.unit,
+        "verdict": ratio.verdict, "percent_faster": ratio.percent_faster, "jobs_a": ratio.jobs_a,
+        "jobs_b": ratio.jobs_b, "answer": ratio.answer, "allows": list(ratio.allows), "margin": ratio.margin,
+        "findings": findings_object(ratio.findings),
+    }  # fmt: skip

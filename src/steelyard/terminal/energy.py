@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,11 +10,11 @@ from steelyard.analysis.best import rank
 from steelyard.analysis.energy import MAIN
 from steelyard.analysis.power_trace import total
 from steelyard.analysis.summary import labels
-from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
 from steelyard.terminal.best import answers as rankings
 from steelyard.terminal.conditions import state_lines
-from steelyard.terminal.findings import finding_lines, findings_object
+from steelyard.terminal.findings import finding_lines
+from steelyard.terminal.plain import configuration_object, figure_object
 from steelyard.terminal.text import (
     LEAST_WIDTH,
     OUTPUT_COLUMNS,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.meters import MeterAgreement
     from steelyard.analysis.power_trace import PowerTrace
     from steelyard.contracts.record import Quantity
+    from steelyard.terminal.shapes.results import EnergyData
 
 DIGITS = 4
 SHOWN_JOBS = 8
@@ -303,24 +304,31 @@ def held_lines(checks: Mapping[str, MeterAgreement]) -> list[str]:
     return lines
 
 
-def energy_object(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> dict[str, Any]:
+def energy_object(
+    cells: Sequence[CellEnergy], trace: PowerTrace | None, checks: Mapping[str, MeterAgreement]
+) -> EnergyData:
     """Return the energies as plain data."""
+    names = labels([entry.cell for entry in cells])
     return {
+        "shape": "energy/1",
         "configurations": [
             {
-                "study": entry.cell.study,
-                "configuration": entry.cell.cell,
+                **configuration_object(entry.cell, names[entry.cell.cell]),
                 "verdict": entry.verdict,
                 "scope": entry.scope,
-                "jobs": entry.jobs,
+                "energy_jobs": entry.jobs,
                 "left_out": [{"run_id": left.run_id, "reason": left.reason} for left in entry.left_out],
-                "figures": to_json_object(entry.figures),
-                "findings": findings_object(entry.findings),
+                "figures": {name: figure_object(found, entry.jobs) for name, found in entry.figures.items()},
             }
             for entry in cells
         ],
         "trace": None if trace is None else {"run_id": trace.run_id, "domains": [line.name for line in trace.lines],
                                              "notes": list(trace.notes), "held": list(trace.held)},
+        "meters": {
+            name: {"answer": check.answer, "reasons": list(check.reasons), "ratio": check.ratio,
+             "difference_w": check.difference_w}
+            for name, check in checks.items()
+        },
     }  # fmt: skip
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.errors import printable
 from steelyard.rules.table.settings import SETTINGS, shown
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from steelyard.audit.expect import Expected
     from steelyard.audit.foreign import Imported
     from steelyard.rules.table.row import Row
+    from steelyard.terminal.shapes.checks import ImportedData
+    from steelyard.terminal.shapes.measure import ExpectedData
 
 SHOWN = 20
 NO_DATA = "No comparable data"
@@ -115,7 +116,7 @@ def _amount(expected: Expected, value: float) -> str:
     return f"{_number(expected, value)} {expected.unit}".strip()
 
 
-def expected_object(expected: Expected | None) -> dict[str, Any]:
+def expected_object(expected: Expected | None) -> ExpectedData:
     """Return an answer as plain data, in base units; None: there is no comparable data."""
     if expected is None:
         return {"answer": NO_DATA.lower()}
@@ -125,8 +126,7 @@ def expected_object(expected: Expected | None) -> dict[str, Any]:
         "answer": expected.answer,
         "value": expected.value,
         "unit": expected.unit,
-        # A band without an upper end is infinite, which JSON cannot say.
-        "band": band and {"low": band.low, "high": band.high if band.high < math.inf else None, "level": band.level},
+        "band": None if band is None else {"low": band.low, "high": band.high, "level": band.level},
         "machines": [
             {"name": machine.name, "value": machine.value, "figures": machine.figures, "source": machine.source}
             for machine in expected.machines
@@ -150,9 +150,10 @@ def imported_lines(imported: Imported, place: Path) -> list[str]:
     return lines
 
 
-def imported_object(imported: Imported, place: Path) -> dict[str, Any]:
+def imported_object(imported: Imported, place: Path) -> ImportedData:
     """Return the same as plain data."""
     return {
+        "shape": "import/1",
         "files": [{"name": file.name, "format": file.format, "figures": file.figures} for file in imported.files],
         "rows": len(imported.table.rows),
         "left_out": dict(imported.left_out),

@@ -171,7 +171,7 @@ def command_line(command: str) -> str:
     )
 
 
-def findings_object(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+def findings_object(findings: Iterable[Finding]) -> list[Any]:
     """Return findings as plain data, with their commands for the folder of results that was chosen here."""
     return [to_json_object(dataclasses.replace(found, command=command_line(found.command))) for found in findings]
 

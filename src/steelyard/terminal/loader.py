@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from steelyard.contracts.base import to_json_object
+from steelyard.terminal.plain import figure_object
 from steelyard.terminal.text import number, table, with_interval, wrapped
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.bound import Forecast
     from steelyard.contracts.record import Quantity
+    from steelyard.terminal.shapes.measure import ForecastData, PipelineData, RunLoadData
 
     Pipelines = Sequence[tuple[int, Quantity, Forecast | None]]
     """Loader processes per rank, the rate of the pipeline alone, and the forecast for a full run."""
@@ -34,12 +35,12 @@ def loader_lines(model: Quantity, pipelines: Pipelines) -> list[str]:
     return lines
 
 
-def loader_object(model: Quantity, pipelines: Pipelines) -> dict[str, Any]:
-    """Return the rates and forecasts as plain data."""
-    told = []
+def loader_object(model: Quantity, pipelines: Pipelines, jobs: int) -> RunLoadData:
+    """Return the rates and forecasts as plain data; `jobs`: how many were made of each."""
+    told: list[PipelineData] = []
     for count, rate, found in pipelines:
-        forecast = None
+        forecast: ForecastData | None = None
         if found is not None:
             forecast = {"bound": found.bound, "wait_share": found.wait_share, "samples_per_s_at_most": found.rate}
-        told.append({"workers": count, "pipeline": to_json_object(rate), "forecast": forecast})
-    return {"model_alone": to_json_object(model), "pipelines": told}
+        told.append({"workers": count, "pipeline": figure_object(rate, jobs), "forecast": forecast})
+    return {"shape": "run-load/1", "model_alone": figure_object(model, jobs), "pipelines": told}

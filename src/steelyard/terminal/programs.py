@@ -43,7 +43,7 @@ def facts(record: RunRecord) -> list[str]:
     if seen.accumulation is not None and seen.accumulation > 1:
         how.append(f"{seen.accumulation} micro-batches per step")
     figures = {name: quantity.value for name, quantity in record.quantities.items()}
-    for name, write, unit in (("step_time_mean", seconds, " per step"), ("tokens_job", number, " tokens/s")):
+    for name, write, unit in (("step_time_mean", seconds, " per step"), ("token_throughput", number, " tokens/s")):
         if (value := figures.get(name)) is not None:
             how.append(f"{write(value)}{unit}")
     if padding := figures.get("padding_share"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steelyard.errors import printable
 from steelyard.results.questions import QUESTIONS
 from steelyard.results.rows import COLUMNS
 from steelyard.terminal.text import number, table, wrapped
+
+if TYPE_CHECKING:
+    from steelyard.terminal.shapes.results import QueryListData
 
 MOST_CHARACTERS = 200
 
@@ -46,9 +49,10 @@ def question_lines() -> list[str]:
     return list(map(printable, lines))
 
 
-def questions_object() -> dict[str, Any]:
+def questions_object() -> QueryListData:
     """Return the same as plain data for JSON."""
     return {
+        "shape": "query-list/1",
         "questions": {name: {"text": question.text, "sql": question.sql} for name, question in QUESTIONS.items()},
-        "tables": COLUMNS,
+        "tables": {name: list(columns) for name, columns in COLUMNS.items()},
     }

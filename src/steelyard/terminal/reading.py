@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.terminal.text import many, table, wrapped
 
 if TYPE_CHECKING:
     from steelyard.audit.subject import Audit
+    from steelyard.terminal.shapes.checks import HeadingData, NotReadData
 
 SHOWN = 10
 """Cells that could not be read, of which each is named."""
@@ -47,15 +48,15 @@ def reading_lines(entry: Audit) -> list[str]:
     return [*lines, ""]
 
 
-def reading_object(entry: Audit) -> dict[str, Any]:
-    """Return the same as plain data."""
-    reading = entry.reading
-    if reading is None:
-        return {}
-    return {
-        "read_as": [
-            {"table": meaning.table, "heading": meaning.heading, "meaning": meaning.meaning, "known": meaning.known}
-            for meaning in reading.meanings
-        ],
-        "not_read": [{"place": problem.field, "problem": problem.problem} for problem in reading.refused],
-    }
+def headings_object(entry: Audit) -> list[HeadingData]:
+    """Return the meaning of each heading as plain data; empty for other subjects."""
+    meanings = entry.reading.meanings if entry.reading is not None else ()
+    return [
+        {"table": one.table, "heading": one.heading, "meaning": one.meaning, "known": one.known} for one in meanings
+    ]
+
+
+def not_read_object(entry: Audit) -> list[NotReadData]:
+    """Return the cells that were not read as plain data."""
+    refused = entry.reading.refused if entry.reading is not None else ()
+    return [{"place": problem.field, "problem": problem.problem} for problem in refused]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import shlex
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.rules.rule import FAMILIES, SEVERITIES, codes, rule
 from steelyard.rules.table.row import Pair
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from steelyard.rules.rule import Example, Rule
+    from steelyard.terminal.shapes.checks import RuleExampleData, RuleShownData
 
 SUBJECTS = {
     "run": "one run",
@@ -65,11 +65,17 @@ def terminal(found: Rule) -> list[str]:
     return lines
 
 
-def rule_object(found: Rule) -> dict[str, Any]:
+def rule_object(found: Rule) -> RuleShownData:
     """Return a rule as plain data."""
-    names = ("code", "name", "severity", "subject", "why", "detected", "fix")
-    examples = {name: dataclasses.asdict(getattr(found, name)) for name in ("bad", "good")}
-    return {name: getattr(found, name) for name in names} | examples
+    return {
+        "code": found.code, "name": found.name, "severity": found.severity, "subject": found.subject,
+        "why": found.why, "detected": found.detected, "fix": found.fix,
+        "bad": _example_object(found.bad), "good": _example_object(found.good),
+    }  # fmt: skip
+
+
+def _example_object(example: Example) -> RuleExampleData:
+    return {"text": example.text, "says": example.says, "factor": example.factor}
 
 
 def page(found: Rule) -> str:

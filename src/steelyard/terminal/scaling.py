@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.analysis.best import remedy
 from steelyard.analysis.loss import FACTORS
 from steelyard.analysis.scaling import USABLE_ERROR_PERCENT
-from steelyard.analysis.summary import MEASURED
+from steelyard.analysis.summary import MEASURED, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.numbers import change
 from steelyard.stats.ratio import MIN_JOBS
-from steelyard.stats.scaling_fit import CurveFit
-from steelyard.terminal.findings import finding_lines, findings_object, next_line, tally_lines
+from steelyard.stats.scaling_fit import CurveFit, Refused
+from steelyard.terminal.findings import command_line, finding_lines, findings_object, next_line, tally_lines
+from steelyard.terminal.plain import configuration_object, estimate_object
 from steelyard.terminal.text import brackets, number, seconds, spec_notes, table, with_interval, wrapped
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from steelyard.analysis.scaling import Point, Scaling
     from steelyard.contracts.record import Quantity
     from steelyard.stats.quotient import Estimate
+    from steelyard.terminal.shapes.common import FigureData
+    from steelyard.terminal.shapes.results import FitData, RatiosData, ScalingCurveData
 
 KINDS = {
     "strong": "strong scaling: constant batch per job",
@@ -317,67 +319,69 @@ def _wrapped(text: str) -> list[str]:
     return [line.replace("\u00a0", " ") for line in lines]
 
 
-def scaling_object(found: Scaling) -> dict[str, Any]:
-    """Return the analysis as plain data, without ratios if it has errors."""
-    data: dict[str, Any] = {
+def scaling_object(found: Scaling) -> ScalingCurveData:
+    """Return a curve as plain data, without ratios if it has errors."""
+    cells = [*found.cells, *found.aside]
+    names = labels(cells)
+    by_name = {cell.cell: cell for cell in cells}
+    valid = not found.blocked
+    return {
         "label": found.label,
+        "answer": answer(found) if valid else None,
+        "next": command_line(step) if (step := next_step(found)) is not None else None,
         "kind": found.kind,
         "declared": found.declared,
         "blocked": found.blocked,
         "base_devices": found.base.devices,
-        "points": [_point_object(point, blocked=found.blocked) for point in found.points],
+        "points": [
+            {**configuration_object(by_name[point.cell], names[point.cell]), **_point_object(point, valid=valid)}
+            for point in found.points
+        ],
+        "threshold": found.threshold,
+        "enough_devices": found.enough.devices if valid and found.enough else None,
+        "returns": [
+            {"devices": entry.devices, "following": entry.following,
+             "share": estimate_object(entry.share, found.base.jobs)}
+            for entry in found.returns if valid
+        ],
+        "fits": [_fit_object(fit) for fit in found.fits if valid],
+        "projections": [
+            {"model": entry.model, "devices": entry.devices, "throughput": entry.throughput, "speedup": entry.speedup,
+             "efficiency": entry.efficiency}
+            for entry in found.projections if valid
+        ],
         "alone": list(found.alone),
         "provisional": list(found.provisional),
         "unreliable": [
-            {
-                "devices": cell.records[0].spec.devices,
-                "configuration": cell.cell,
-                "throughput": to_json_object(cell.throughput),
-                "reasons": list(cell.unreliable),
-            }
-            for cell in found.aside
+            {**configuration_object(cell, names[cell.cell]), "devices": cell.spec.devices} for cell in found.aside
         ],
         "missing": [{"devices": count, "ended": ended} for count, ended in found.missing],
         "findings": findings_object(found.findings),
-    }
-    if found.blocked:
-        return data
-    fits = [
-        {
-            "name": fit.name,
-            "parameters": [asdict(entry) for entry in fit.parameters],
-            "points": fit.points,
-            "error_percent": fit.error_percent,
-        }
-        if isinstance(fit, CurveFit)
-        else {"name": fit.name, "refused": fit.reason}
-        for fit in found.fits
-    ]
-    return data | {
-        "answer": answer(found),
-        "returns": [asdict(entry) for entry in found.returns],
-        "threshold": found.threshold,
-        "enough_devices": found.enough.devices if found.enough else None,
-        "fits": fits,
-        "projections": [asdict(entry) for entry in found.projections],
-    }
+    }  # fmt: skip
 
 
-def _point_object(point: Point, *, blocked: bool) -> dict[str, Any]:
-    data = {
+def _fit_object(fit: CurveFit | Refused) -> FitData:
+    if not isinstance(fit, CurveFit):
+        return {"name": fit.name, "refused": fit.reason, "parameters": [], "points": 0, "error_percent": None}
+    parameters = [to_json_object(entry) for entry in fit.parameters]
+    return {"name": fit.name, "refused": None, "parameters": parameters, "points": fit.points,
+            "error_percent": fit.error_percent}  # fmt: skip
+
+
+def _point_object(point: Point, *, valid: bool) -> RatiosData:
+    def ratio(found: Estimate | None) -> FigureData | None:
+        return estimate_object(found, point.jobs) if valid and found is not None else None
+
+    return {
         "devices": point.devices,
-        "configuration": point.cell,
-        "jobs": point.jobs,
-        "throughput": to_json_object(point.throughput),
-    }
-    if blocked:
-        return data
-    return data | {
-        "speedup": asdict(point.speedup),
-        "efficiency": asdict(point.split.total),
-        "factors": {factor.name: asdict(factor) for factor in point.split.factors},
-        "rest": asdict(point.split.rest) if point.split.rest else None,
+        "speedup": ratio(point.speedup),
+        "efficiency": ratio(point.split.total),
+        "factors": {
+            factor.name: {"change": ratio(factor.change), "own": factor.own, "reason": factor.reason}
+            for factor in point.split.factors if valid
+        },
+        "rest": ratio(point.split.rest),
         "rest_is": list(point.split.rest_is),
         "slowest_over_mean": point.slowest,
         "from_crosscheck": point.from_crosscheck,
-    }
+    }  # fmt: skip

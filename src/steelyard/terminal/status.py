@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from steelyard.launch.adopt import Takeover
     from steelyard.launch.campaign import Campaign, Plan
     from steelyard.launch.follow import Sent, StudyStatus
+    from steelyard.terminal.shapes.measure import CampaignData, StudySentData, SubmittedStudyData, TakeoverData
 
 SHOWN_CAUSES: Final = 10
 SHOWN_CELLS: Final = 40
@@ -88,7 +89,7 @@ def waiting_lines(status: StudyStatus) -> list[str]:
     return lines
 
 
-def status_object(status: StudyStatus) -> dict[str, Any]:
+def status_object(status: StudyStatus) -> SubmittedStudyData:
     """Return the status of a study as plain data."""
     return {
         "study": status.study,
@@ -96,7 +97,8 @@ def status_object(status: StudyStatus) -> dict[str, Any]:
         "collected": status.collected,
         "totals": dict(status.totals),
         "configurations": [
-            {"configuration": cell, "label": status.labels.get(cell), "runs": dict(counts)}
+            {"configuration": status.labels.get(cell, cell), "selection": f"{status.study}/{cell}",
+             "statuses": dict(counts)}
             for cell, counts in status.cells.items()
         ],
         "causes": [
@@ -105,10 +107,15 @@ def status_object(status: StudyStatus) -> dict[str, Any]:
         "too_short": [entry.run_id for entry in status.short],
         "waits_for": dict(status.why),
         "halted": dict(status.halted),
-        "campaigns": [{**vars(sent), "path": str(sent.path), "ids": list(sent.ids)} for sent in status.campaigns],
+        "campaigns": [
+            {"path": str(sent.path), "site": sent.site, "pool": sent.pool, "jobs": sent.jobs, "tasks": sent.tasks,
+             "runs": sent.runs, "left": sent.left, "withdrawn": sent.withdrawn, "vanished": sent.vanished,
+             "ids": list(sent.ids)}
+            for sent in status.campaigns
+        ],
         "not_ours": status.foreign,
         "problems": status.problems,
-    }
+    }  # fmt: skip
 
 
 def foreign_lines(status: StudyStatus) -> list[str]:
@@ -142,7 +149,7 @@ def takeover_lines(study: str, takeovers: list[Takeover], digest: str) -> list[s
     return [*lines, "", "Nothing was done. To take them over:", f"    {command}"]
 
 
-def takeover_object(takeover: Takeover) -> dict[str, Any]:
+def takeover_object(takeover: Takeover) -> TakeoverData:
     """Return what taking over a campaign would do as plain data."""
     plan = takeover.campaign.plan
     return {
@@ -199,7 +206,7 @@ def _amount(plan: Plan, runs: int) -> str:
     return f"{many(runs - tried, 'run') + ' and ' if runs > tried else ''}{what}"
 
 
-def campaign_object(campaign: Campaign) -> dict[str, Any]:
+def campaign_object(campaign: Campaign) -> CampaignData:
     """Return a campaign as plain data."""
     plan = campaign.plan
     return {
@@ -214,12 +221,26 @@ def campaign_object(campaign: Campaign) -> dict[str, Any]:
                 "kind": job.kind,
                 "tasks": len(job.tasks),
                 "runs": sum(len(task) for task in job.tasks),
-                "shape": to_json_object(job.shape),
+                "layout": to_json_object(job.shape),
                 "task_limit_s": job.task_limit_s,
                 "folder": str(campaign.job_folder(job)),
             }
             for job in plan.jobs
         ],
+    }
+
+
+def sent_object(
+    campaign: Campaign | None, *, dry_run: bool, under_way: int = 0, left_over: int = 0, queue_full: str = ""
+) -> StudySentData:
+    """Return what was submitted, or would be, as plain data."""
+    return {
+        "shape": "study-sent/1",
+        "dry_run": dry_run,
+        "sent": campaign_object(campaign) if campaign is not None else None,
+        "under_way": under_way,
+        "left_over": left_over,
+        "queue_full": queue_full,
     }
 
 

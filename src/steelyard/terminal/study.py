@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.extension import Extension
     from steelyard.inputs.study import Expansion
     from steelyard.launch.search import SearchResult
+    from steelyard.terminal.shapes.measure import SearchData, StudyExtensionData, StudyPlanData
 
 
 def search_lines(expansion: Expansion, searches: Sequence[SearchResult]) -> list[str]:
@@ -40,7 +41,7 @@ def search_lines(expansion: Expansion, searches: Sequence[SearchResult]) -> list
     return lines
 
 
-def search_object(expansion: Expansion, searches: Sequence[SearchResult]) -> list[dict[str, Any]]:
+def searches_object(expansion: Expansion, searches: Sequence[SearchResult]) -> list[SearchData]:
     """Return the results of the searches as plain data."""
     return [
         {
@@ -75,15 +76,21 @@ def plan_lines(expansion: Expansion, there: int) -> list[str]:
     return [*lines, *wrapped(f"Cost: {hours} ({price.basis})")]
 
 
-def plan_object(expansion: Expansion, there: int) -> dict[str, Any]:
+def plan_object(expansion: Expansion, there: int) -> StudyPlanData:
     """Return the plan as plain data."""
+    study = expansion.study.name
     return {
-        "study": expansion.study.name,
-        "configurations": [{"configuration": cell.name, "swept": cell.swept} for cell in expansion.cells],
+        "shape": "study-plan/1",
+        "study": study,
+        "configurations": [
+            {"configuration": label(cell.swept), "selection": f"{study}/{cell.name}",
+             "settings": to_json_object(cell.swept)}
+            for cell in expansion.cells
+        ],
         "order": [spec.run_id for spec in expansion.runs],
-        "there": there,
+        "done": there,
         "device_hours_at_most": cost(expansion).device_hours,
-    }
+    }  # fmt: skip
 
 
 def extension_lines(extension: Extension, again: str) -> list[str]:
@@ -109,12 +116,14 @@ def extension_lines(extension: Extension, again: str) -> list[str]:
     return lines
 
 
-def extension_object(extension: Extension) -> dict[str, Any]:
+def extension_object(extension: Extension, study: str) -> StudyExtensionData:
     """Return the jobs that a study still needs as plain data."""
     return {
+        "shape": "study-extend/1",
         "needs": [
             {
-                "configuration": need.cell.name,
+                "configuration": label(need.cell.swept),
+                "selection": f"{study}/{need.cell.name}",
                 "jobs": need.jobs,
                 "budget": to_json_object(need.spec.budget),
                 "why": need.why,
@@ -123,7 +132,10 @@ def extension_object(extension: Extension) -> dict[str, Any]:
             }
             for need in extension.needs
         ],
-        "lost": [{"configuration": cell.name, "statuses": dict(codes)} for cell, codes in extension.lost],
+        "lost": [
+            {"configuration": label(cell.swept), "selection": f"{study}/{cell.name}", "statuses": dict(codes)}
+            for cell, codes in extension.lost
+        ],
     }
 
 

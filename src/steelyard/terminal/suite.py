@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.summary import CellSummary
     from steelyard.inputs.study import Expansion
     from steelyard.inputs.suite import SettingSource, Size, SuiteFolder
+    from steelyard.terminal.shapes.measure import ListedSuiteData, SuiteListData, SuiteShowData
 
 INDENT = "  "
 
@@ -32,13 +33,14 @@ def suites_lines(found: Sequence[SuiteFolder]) -> list[str]:
     return [table(["suite", "what it measures", "parts"], rows), "", next_line("steelyard suite show NAME")]
 
 
-def suites_object(found: Sequence[SuiteFolder]) -> list[dict[str, Any]]:
+def suites_object(found: Sequence[SuiteFolder]) -> SuiteListData:
     """Return the suites as plain data."""
-    return [
+    suites: list[ListedSuiteData] = [
         {"suite": entry.suite.name, "title": entry.suite.title, "document": entry.suite.document,
          "parts": [part.name for part in entry.suite.part]}
         for entry in found
     ]  # fmt: skip
+    return {"shape": "suite-list/1", "suites": suites}
 
 
 @dataclass(frozen=True)
@@ -163,11 +165,12 @@ def _cost_lines(shown: SuiteShown) -> list[str]:
     return lines + (wrapped(f"{many(lost, 'configuration')} failed in the short run, not counted.") if lost else [])
 
 
-def suite_object(shown: SuiteShown) -> dict[str, Any]:
+def suite_object(shown: SuiteShown) -> SuiteShowData:
     """Return the description of a suite as plain data."""
     suite = shown.found.suite
     return {
-        "suite": suite.name, "title": suite.title, "question": suite.question, "document": shown.cited,
+        "shape": "suite-show/1", "suite": suite.name, "title": suite.title, "question": suite.question,
+        "document": shown.cited,
         "size": shown.size,
         "parts": [
             {"part": name, "study": expansion.study.name, "configurations": len(expansion.cells),

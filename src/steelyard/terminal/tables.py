@@ -6,11 +6,10 @@ from typing import Any
 
 from steelyard.analysis.bound import leading
 from steelyard.analysis.summary import MEASURED, CellSummary, generation, labels
-from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.terminal.best import unreliable_notes
 from steelyard.terminal.conditions import mhz, state_lines
-from steelyard.terminal.findings import finding_lines, findings_object, merged, tally_lines, with_one_remedy
+from steelyard.terminal.findings import finding_lines, merged, tally_lines, with_one_remedy
 from steelyard.terminal.programs import program_fact, program_lines
 from steelyard.terminal.text import (
     WITHOUT_GAIN,
@@ -142,24 +141,6 @@ def _list_facts(record: RunRecord) -> list[str]:
     return lines
 
 
-def cells_object(cells: list[CellSummary]) -> list[dict[str, Any]]:
-    """Return the summaries as plain data."""
-    return [
-        {
-            "study": cell.study,
-            "configuration": cell.cell,
-            "statuses": cell.statuses,
-            "shorter_runs": cell.shorter,
-            "nodes": list(cell.nodes),
-            "throughput_job": to_json_object(cell.throughput),
-            "time_to_quality": to_json_object(cell.time_to_quality),
-            "findings": findings_object(cell.findings),
-            "runs": [record.run_id for record in cell.records],
-        }
-        for cell in cells
-    ]
-
-
 PARTS = (
     ("input_wait_share", "input"), ("host_wait_share", "host"), ("compute_share", "compute"),
     ("exposed_comm_share", "comm"),
@@ -240,9 +221,8 @@ MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("p99", "ttft_p99", seconds),
     ("token p50", "time_per_token_p50", seconds),
     ("p99", "time_per_token_p99", seconds),
-    ("tokens/s", "tokens_job", number),
-    ("tokens/s", "tokens_per_second", number),
-    ("label tokens/s", "label_tokens_job", number),
+    ("tokens/s", "token_throughput", number),
+    ("label tokens/s", "label_token_throughput", number),
     ("padding", "padding_share", lambda share: f"{100 * share:.1f} %"),
     ("whole program", "program_time", seconds),
     ("CPU time", "program_cpu_time", seconds),

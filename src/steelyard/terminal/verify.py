@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.analysis.verify import price
 from steelyard.contracts.base import to_json_object
@@ -15,6 +15,7 @@ from steelyard.numbers import change, short
 from steelyard.stats.band import MAX_NEEDED, Band
 from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import finding_lines, findings_object, next_line
+from steelyard.terminal.plain import number_object
 from steelyard.terminal.text import many, number, sentence, table, tuned_note, wrapped
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from steelyard.inputs.recipe import Recipe
     from steelyard.inputs.study import Expansion
     from steelyard.stats.band import BandJudgement
+    from steelyard.terminal.shapes.common import FigureData
+    from steelyard.terminal.shapes.measure import BandData, FigureHistoryData, FigureVerdictData, VerifyPlanData
 
 MAX_UNIT = 40
 MAX_CELL = 200
@@ -190,17 +193,18 @@ def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
     ]
 
 
-def plan_object(recipe: Recipe, expansion: Expansion) -> dict[str, Any]:
+def plan_object(recipe: Recipe, expansion: Expansion) -> VerifyPlanData:
     """Return the plan as plain data."""
     return {
+        "shape": "verify-plan/1",
         "recipe": recipe.name,
         "jobs": expansion.study.repeats,
         "runs": len(expansion.runs),
         "figures": [
             {
-                "configuration": cell_of(expansion, expected).name,
+                "configuration": label(cell_of(expansion, expected).swept),
                 "expect": to_json_object(expected),
-                "band": expected.edges(),
+                "band": _band(Band(*expected.edges())),
             }
             for expected in recipe.expect
         ],
@@ -242,17 +246,18 @@ def _history_rows(entry: History, changed: dict[str, float]) -> list[list[str]]:
     return rows
 
 
-def outcomes_object(outcomes: Sequence[FigureVerdict]) -> list[dict[str, Any]]:
+def outcomes_object(outcomes: Sequence[FigureVerdict]) -> list[FigureVerdictData]:
     """Return the judged figures as plain data."""
     return [
         {
             "expect": to_json_object(outcome.expect),
-            "band": {"low": outcome.band.low, "high": outcome.band.high},
-            "configuration": outcome.cell,
+            "band": _band(outcome.band),
+            "configuration": label(outcome.expect.at),
+            "selection": "/".join((outcome.records[0].spec.study, outcome.cell)) if outcome.records else outcome.cell,
             "verdict": outcome.verdict,
             "why": outcome.why,
-            "unit": outcome.unit,
-            "judgement": _judgement(outcome.judgement),
+            "figure": _judged(outcome.judgement, outcome.unit),
+            "needed_jobs": outcome.judgement.needed if outcome.judgement is not None else None,
             "more_jobs": outcome.more_jobs,
             "busy": outcome.busy,
             "not_steady": outcome.not_steady,
@@ -263,7 +268,7 @@ def outcomes_object(outcomes: Sequence[FigureVerdict]) -> list[dict[str, Any]]:
     ]
 
 
-def history_object(entry: History) -> dict[str, Any]:
+def history_object(entry: History) -> FigureHistoryData:
     """Return a history as plain data."""
     return {
         "expect": to_json_object(entry.expect),
@@ -275,17 +280,21 @@ def history_object(entry: History) -> dict[str, Any]:
                 "started_at": occasion.started_at,
                 "values": list(occasion.values),
                 "verdict": occasion.outcome.verdict,
-                "judgement": _judgement(occasion.outcome.judgement),
+                "figure": _judged(occasion.outcome.judgement, entry.unit),
             }
             for occasion in entry.occasions
         ],
-        "changes": [{**to_json_object(step.change), "facts": to_json_object(step.facts)} for step in entry.steps],
+        "changes": [to_json_object(step.change) | {"facts": to_json_object(step.facts)} for step in entry.steps],
         "findings": findings_object(entry.findings),
     }
 
 
-def _judgement(found: BandJudgement | None) -> dict[str, Any] | None:
+def _band(band: Band) -> BandData:
+    return {"low": band.low, "high": band.high}
+
+
+def _judged(found: BandJudgement | None, unit: str) -> FigureData:
+    """Return the figure that was compared with a band."""
     if found is None:
-        return None
-    # JSON has no infinity.
-    return {**to_json_object(found), "high": found.high if found.high is None or math.isfinite(found.high) else None}
+        return number_object(None, None, None, None, unit=unit, jobs=0)
+    return number_object(found.value, found.low, found.high, found.level, unit=unit, jobs=found.jobs)

@@ -1,10 +1,12 @@
 """Explain the code of a finding, list the names of settings, or print the JSON Schema of a file format.
 
-Without NAME all codes and formats are listed.
+Without NAME all codes and formats are listed. With --schema, NAME is a verb, and the JSON Schema of what it prints with
+--json is printed.
 
 $ steelyard explain SY301
 $ steelyard explain settings
 $ steelyard explain run-spec
+$ steelyard explain scaling --schema
 """
 
 from steelyard.cli.arguments import add_common
@@ -18,5 +20,8 @@ def configure(parser: Parser) -> None:
         nargs="*",
         metavar="NAME",
         help="code such as SY301 or its name, `settings`, or a schema such as run-spec",
+    )
+    parser.add_argument(
+        "--schema", action="store_true", help="print the JSON Schema of what the verb NAME prints with --json"
     )
     add_common(parser, results=False)

@@ -1,6 +1,7 @@
 """Show results: all studies, the configurations of one study, or one run in full.
 
 $ steelyard show
+$ steelyard show STUDY --csv > study.csv
 $ steelyard show RUN_ID --derive
 """
 
@@ -15,5 +16,9 @@ def configure(parser: Parser) -> None:
         "--derive", action="store_true",
         help="derive the record of RUN_ID (or of the folder of a run) again from its raw files and report whether it "
         "is the same",
+    )  # fmt: skip
+    parser.add_argument(
+        "--csv", action="store_true",
+        help="print a study as CSV, one line per figure, with its interval and every setting",
     )  # fmt: skip
     add_common(parser)

@@ -97,7 +97,7 @@ class HistoryPoint:
         return 1 / across.value, 1 / across.high, 1 / across.low
 
 
-def occasions(records: Iterable[RunRecord], quantity: str = "throughput_job") -> list[HistoryPoint]:
+def occasions(records: Iterable[RunRecord], quantity: str = "throughput") -> list[HistoryPoint]:
     """Group the jobs by day, oldest first. Runs without a result or a known start are left out."""
     days: dict[str, list[tuple[float, RunRecord]]] = {}
     for record in records:
@@ -147,7 +147,10 @@ def verified_chart(entry: History, name: str) -> Chart:
 
 def metric_words(entry: History) -> str:
     """Return the name of a documented figure as words."""
-    return entry.expect.metric.replace("_job", " of the job").replace("_device", " per device").replace("_", " ")
+    metric = {"throughput": "throughput_job"}.get(entry.expect.metric, entry.expect.metric).replace(
+        "_per_device", "_device"
+    )
+    return metric.replace("_job", " of the job").replace("_device", " per device").replace("_", " ")
 
 
 def history_chart(

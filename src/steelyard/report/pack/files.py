@@ -5,13 +5,12 @@ TeX runs without shell access, on text in which everything untrusted is escaped.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError, Problem, SteelyardError
@@ -25,12 +24,16 @@ from steelyard.report.render.csv_table import csv_table
 from steelyard.report.render.html import html
 from steelyard.report.render.latex import latex
 from steelyard.report.render.markdown import markdown
+from steelyard.terminal.document import json_text
+from steelyard.terminal.plain import estimate_object
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from steelyard.report.pack.model import Pack
     from steelyard.report.page import Section
+    from steelyard.terminal.shapes.checks import PackData
 
 WHOLE, HAND_IN, APPENDIX = "pack", "section", "appendix"
 CLAIMS_FILE = "claims.toml"
@@ -86,8 +89,9 @@ def write_pack(pack: Pack, folder: Path, *, pdf: bool = False) -> WrittenPack:
     _write(folder / TABLE_FILE, pack.table_csv)
     if pack.own_audit.judgements:
         _write(folder / CLAIMS_FILE, pack.claims_toml)
-    _write(folder / f"{WHOLE}.json", json.dumps(pack_object(pack), indent=1, allow_nan=False) + "\n")
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    files = sorted({*there, f"{WHOLE}.json"})
+    _write(folder / f"{WHOLE}.json", json_text(pack_object(pack, files)) + "\n")
     return WrittenPack(pack, tuple(files))
 
 
@@ -111,17 +115,24 @@ def _write_hand_in(pack: Pack, folder: Path, tex: str | None, documents: dict[st
     return replace(pack, pages=_set(tex, folder, HAND_IN), appendix=bool(moved))
 
 
-def pack_object(pack: Pack) -> dict[str, Any]:
+def pack_object(pack: Pack, files: Sequence[str]) -> PackData:
     """Return plan, derivation, findings and checklists as plain data."""
     request = pack.request
     return {
+        "shape": "pack/1",
         "selection": pack.selection,
         "plan": to_json_object(request.plan),
         "tariff": to_json_object(request.tariff),
         "basis": {"kind": request.basis.kind, "devices": request.basis.devices, "largest": request.basis.largest},
         "measured_jobs": request.measured_jobs,
         "failures": to_json_object(request.failures),
-        "derivation": [to_json_object(term) for term in (*request.terms, *request.energy)],
+        "derivation": [
+            {
+                **estimate_object(term.amount, len(term.runs), term.unit), "symbol": term.symbol,
+                "what": term.what, "formula": term.formula, "origin": term.origin, "runs": list(term.runs),
+            }
+            for term in (*request.terms, *request.energy)
+        ],
         "not_counted": list(request.uncounted),
         "pages": pack.pages,
         "appendix": pack.appendix,
@@ -135,6 +146,7 @@ def pack_object(pack: Pack) -> dict[str, Any]:
             ]
             for found in pack.schemes
         },
+        "files": list(files),
     }  # fmt: skip
 
 

@@ -227,7 +227,7 @@ def provenance_section(subjects: Sequence[Subject], downloads: Sequence[str]) ->
 
 def _run_row(name: str, record: RunRecord) -> tuple[Cell, ...]:
     ids = (record.run_id,)
-    found = record.quantities.get("throughput_job")
+    found = record.quantities.get("throughput")
     node = record.environment.node if record.environment else "not recorded"
     started = record.launch.started_at if record.launch else "not recorded"
     return (

@@ -97,7 +97,7 @@ def median_job(cell: CellSummary) -> RunRecord:
 
 
 def _rate(record: RunRecord) -> float:
-    found = record.quantities.get("throughput_job")
+    found = record.quantities.get("throughput")
     return found.value or 0.0 if found is not None else 0.0
 
 
@@ -179,7 +179,7 @@ def figures_section(records: Sequence[RunRecord]) -> Section | None:
 
 
 def _headline(record: RunRecord) -> str:
-    step, found = record.quantities.get("step_time_mean"), record.quantities.get("throughput_job")
+    step, found = record.quantities.get("step_time_mean"), record.quantities.get("throughput")
     if found is None or found.value is None:
         return f"run {record.run_id} has no throughput"
     each = f", mean step time {seconds(step.value)}" if step is not None and step.value is not None else ""

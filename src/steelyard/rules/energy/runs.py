@@ -235,7 +235,7 @@ class WindowMismatch(RunRule):
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield one finding with all quantities of another window."""
-        rate = record.quantities.get("throughput_job")
+        rate = record.quantities.get("throughput")
         if rate is None or rate.value is None:
             return
         other = {

@@ -103,17 +103,15 @@ class ApproximateInterval(RunRule):
         "which the coverage was verified."
     )
     bad = Example(
-        'quantities.throughput_job.interval.approximate = ["400 steady steps; coverage is verified from 900 steps"]\n',
+        'quantities.throughput.interval.approximate = ["400 steady steps; coverage is verified from 900 steps"]\n',
         "Too few steps to trust the width of the CI.",
     )
-    good = Example(
-        "quantities.throughput_job.interval.approximate = []\n", "The CI is within the range that was verified."
-    )
+    good = Example("quantities.throughput.interval.approximate = []\n", "The CI is within the range that was verified.")
     fix = "repeat the job, and use the spread between jobs"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding if the CI of the throughput is approximate."""
-        rate = record.quantities.get("throughput_job")
+        rate = record.quantities.get("throughput")
         if rate is not None and rate.interval is not None and rate.interval.approximate:
             steps = record.steady.stop_step - record.steady.start_step if record.steady else 0
             fix, command = None, extend(record.spec, repeats=MIN_JOBS)

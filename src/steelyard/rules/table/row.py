@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from steelyard.contracts.record import Quantity
     from steelyard.contracts.spec import RunSpec
     from steelyard.stats.ratio import JobTime
 
@@ -32,6 +33,8 @@ class Amount:
     """One value per job, if known; published figures have none."""
     common: float = 0.0
     """Relative systematic error that all jobs share, such as a sensor's gain error; repeats do not show it."""
+    quantity: Quantity | None = None
+    """What every verb shows for this figure of our own jobs; None: published, or calculated from another figure."""
 
     def log_bounds(self) -> tuple[float, float]:
         """Return the bounds of the logarithm, so that products become sums."""

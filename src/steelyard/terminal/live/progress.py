@@ -231,7 +231,7 @@ class Progress:
 
 
 def _outcome(record: RunRecord) -> str:
-    rate = record.quantities.get("throughput_job")
+    rate = record.quantities.get("throughput")
     if record.status.code in MEASURED and rate is not None:
         mean_s = record.quantities["step_time_mean"].value
         each = seconds(mean_s) if mean_s is not None else "unknown length"

@@ -1,0 +1,158 @@
+"""Documents for scripts: the schema of every verb, figures as CSV."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conftest import json_validators, make_spec
+from steelyard.analysis.summary import summarise
+from steelyard.cli.main import VERBS, main
+from steelyard.contracts.spec import Budget, Program
+from steelyard.report.render.long_csv import WHAT, WHO, long_csv
+from steelyard.terminal.document import json_text
+from steelyard.terminal.plain import shown_configurations
+from steelyard.terminal.shapes import DOCUMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+
+    Simulate = Callable[[RunSpec], RunRecord]
+
+
+def shape_of(kind: type) -> str:
+    (shape,) = (part["properties"]["shape"]["const"] for part in schema_of(kind) if "shape" in part["properties"])
+    return str(shape)
+
+
+def schema_of(kind: type) -> list[dict[str, Any]]:
+    return [
+        part for verb in VERBS for name, part in json_validators(verb).schema["$defs"].items() if name == kind.__name__
+    ][:1]
+
+
+def test_every_verb_declares_documents_that_begin_with_its_name() -> None:
+    assert DOCUMENTS.keys() == VERBS.keys()
+    shapes = [(verb, shape_of(kind)) for verb, kinds in DOCUMENTS.items() for kind in kinds]
+    assert [shape for verb, shape in shapes if shape.partition("/")[0].partition("-")[0] != verb] == []
+    assert len({shape for _, shape in shapes}) == len(shapes)
+
+
+def test_a_schema_is_printed_for_one_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "scaling", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["$defs"]["FigureData"]["properties"]["high"]["description"] == "Upper end of the interval."
+    # A reader must accept fields that come later.
+    assert "additionalProperties" not in schema["$defs"]["FigureData"]
+    for words, said in (
+        (["scalin"], "did you mean scaling?"),
+        ([], "nothing is not one verb"),
+        (["show", "best"], "one verb"),
+    ):
+        assert main(["explain", *words, "--schema"]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["explain", "scaling"]) == 2
+    assert "next: steelyard explain scaling --schema" in capsys.readouterr().err
+
+
+def test_infinity_is_null() -> None:
+    assert json.loads(json_text({"shape": "x/1", "a": [math.inf, (-math.inf, math.nan, 1.5)]}))["a"] == [
+        None,
+        [None, None, 1.5],
+    ]
+
+
+@pytest.fixture
+def records(simulate: Simulate) -> list[RunRecord]:
+    """Two configurations of three jobs; of the second, none has a result."""
+    budget = Budget(min_steps=30, max_steps=30, min_seconds=0.0)
+    made = []
+    for batch in (32, 8):
+        record = simulate(make_spec(batch=batch, crosscheck_steps=0, budget=budget))
+        for repeat in range(3):
+            spec = dataclasses.replace(
+                record.spec, study="s", run_id=f"b{batch}-r{repeat}", configuration=f"b{batch}", repeat=repeat
+            )
+            made.append(dataclasses.replace(record, spec=spec, run_id=spec.run_id))
+    return made
+
+
+def rows_of(records: list[RunRecord]) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(long_csv(summarise(records)))))
+
+
+def test_csv_has_a_line_per_figure_in_the_order_of_the_table(records: list[RunRecord]) -> None:
+    shown = shown_configurations(summarise(records))
+    assert [each["configuration"] for each in shown] == ["batch=8", "batch=32"]
+    rows = rows_of(records)
+    assert list(rows[0])[:3] == [*WHO]
+    assert list(rows[0])[-len(WHAT) :] == [*WHAT]
+    assert len(rows) == sum(len(each["figures"]) for each in shown)
+    (first,) = [row for row in rows if row["metric"] == "throughput" and row["batch"] == "8"]
+    figure = shown[0]["figures"]["throughput"]
+    told = [float(first[end]) for end in ("value", "low", "high")]
+    assert told == [figure["value"], figure["low"], figure["high"]]
+    assert (first["unit"], first["jobs"], first["runs"], first["selection"]) == (
+        "samples/s",
+        "3",
+        "3 completed",
+        "s/b8",
+    )
+
+
+def test_pandas_reads_it_without_cleaning(records: list[RunRecord]) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.read_csv(io.StringIO(long_csv(summarise(records))))
+    assert table.columns.is_unique
+    rates = table[table["metric"] == "throughput"]
+    assert [str(rates[name].dtype) for name in ("value", "low", "high", "batch")] == ["float64"] * 3 + ["int64"]
+    assert rates["batch"].to_list() == [8, 32]
+
+
+def test_a_configuration_without_a_result_has_a_line_without_a_value(records: list[RunRecord]) -> None:
+    lost = [
+        dataclasses.replace(
+            record,
+            quantities={},
+            steady=None,
+            status=dataclasses.replace(record.status, code="out_of_memory", reason="x"),
+        )
+        if record.spec.batch == 32
+        else record
+        for record in records
+    ]
+    (row,) = [row for row in rows_of(lost) if row["batch"] == "32"]
+    assert (row["metric"], row["value"], row["low"], row["jobs"]) == ("throughput", "", "", "0")
+    assert row["runs"] == "3 out_of_memory"
+
+
+def test_names_of_settings_do_not_hide_columns_and_texts_are_inert(records: list[RunRecord]) -> None:
+    """A parameter of a program may be called like a column of ours, and hold a formula."""
+    program = Program(
+        command=("train", "--value", "{value}", "--low", "{low}"), parameters={"value": 3, "low": "=cmd()"}
+    )
+    made = [dataclasses.replace(record, spec=dataclasses.replace(record.spec, program=program)) for record in records]
+    row = rows_of(made)[0]
+    assert (row["settings.value"], row["settings.low"]) == ("3", "'=cmd()")
+    assert (row["metric"], row["unit"]) == ("throughput", "samples/s")
+
+
+def test_the_verb_prints_one_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--results", str(tmp_path), "--quiet"]
+    assert main(["run", "sim", "--study", "a", "--max-steps", "30", "--min-steps", "30", *words]) == 0
+    capsys.readouterr()
+    assert main(["show", "a", "--csv", "--results", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("study,configuration,selection,")
+    for more in (["show", "--csv"], ["show", "b", "--csv"], ["show", "a", "--csv", "--json"]):
+        assert main([*more, "--results", str(tmp_path)]) == 2
+        assert "next: steelyard show a --csv" in capsys.readouterr().err
