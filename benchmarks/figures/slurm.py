@@ -129,6 +129,8 @@ class Story:
         try:
             self.cluster.wait_for(lambda: bool(self.jobs()), "the job is submitted again")
             (known,) = self.jobs()[:1]
+            # It would notice the late copy, and cancel it before it can begin.
+            os.killpg(second.pid, signal.SIGSTOP)
             self.cluster.run("scontrol", "hold", known)
             (folder / "go").touch()
             self.cluster.wait_for(lambda: len(self.jobs()) > 1, "the first submission has arrived")
