@@ -96,8 +96,8 @@ def _documents_have_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     from steelyard.terminal import document as printing
     from steelyard.terminal.shapes import DOCUMENTS
 
-    def check(document: Any) -> str:
-        text = make(document)
+    def check(document: Any, indent: int | None = None) -> str:
+        text = make(document, indent)
         verb = document["shape"].partition("/")[0]
         verb = verb if verb in DOCUMENTS else verb.partition("-")[0]
         json_validators("show" if verb == "error" else verb).validate(json.loads(text))

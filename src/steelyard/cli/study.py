@@ -1,16 +1,16 @@
 """Run the missing runs of a study, here or at a site, and print its table."""
 
-import argparse
+from __future__ import annotations
+
 import os
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.extension import find_extension
 from steelyard.analysis.summary import CellSummary, summarise
 from steelyard.cli.verb import exit_code
-from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError
 from steelyard.inputs.site import find_place
 from steelyard.inputs.study import Expansion, expand, load_study, require_registered
@@ -26,7 +26,6 @@ from steelyard.terminal.findings import command_line, next_line
 from steelyard.terminal.live.following import Following
 from steelyard.terminal.live.progress import Progress, loudness, say
 from steelyard.terminal.plain import shown_configurations
-from steelyard.terminal.shapes.measure import StudyData, StudyRunData
 from steelyard.terminal.status import campaign_lines, foreign_lines, sent_object
 from steelyard.terminal.study import (
     extension_lines,
@@ -38,6 +37,11 @@ from steelyard.terminal.study import (
 )
 from steelyard.terminal.tables import cells_lines
 from steelyard.terminal.text import many
+
+if TYPE_CHECKING:
+    from steelyard.contracts.record import RunRecord
+    import argparse
+    from steelyard.terminal.shapes.measure import StudyData, StudyRunData
 
 
 @dataclass(frozen=True)

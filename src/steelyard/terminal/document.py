@@ -17,9 +17,9 @@ def print_json(document: Mapping[str, Any], *, file: TextIO | None = None) -> No
     print(json_text(document), file=file or sys.stdout)
 
 
-def json_text(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON."""
-    return json.dumps(_finite(document), allow_nan=False)
+def json_text(document: Mapping[str, Any], indent: int | None = None) -> str:
+    """Return a document as JSON, in one line or indented."""
+    return json.dumps(_finite(document), allow_nan=False, indent=indent)
 
 
 def _finite(value: Any) -> Any:

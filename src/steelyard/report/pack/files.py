@@ -91,7 +91,7 @@ def write_pack(pack: Pack, folder: Path, *, pdf: bool = False) -> WrittenPack:
         _write(folder / CLAIMS_FILE, pack.claims_toml)
     there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     files = sorted({*there, f"{WHOLE}.json"})
-    _write(folder / f"{WHOLE}.json", json_text(pack_object(pack, files)) + "\n")
+    _write(folder / f"{WHOLE}.json", json_text(pack_object(pack, files), indent=1) + "\n")
     return WrittenPack(pack, tuple(files))
 
 
