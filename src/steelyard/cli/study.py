@@ -39,8 +39,9 @@ from steelyard.terminal.tables import cells_lines
 from steelyard.terminal.text import many
 
 if TYPE_CHECKING:
-    from steelyard.contracts.record import RunRecord
     import argparse
+
+    from steelyard.contracts.record import RunRecord
     from steelyard.terminal.shapes.measure import StudyData, StudyRunData
 
 
