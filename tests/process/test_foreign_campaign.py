@@ -91,6 +91,8 @@ def test_taking_over_does_what_was_shown(theirs: ResultFolder, hand: Hand, capsy
     assert state_of_files(theirs.path) == before
     assert "collect 2 runs of jobs: 1" in out
     assert f"steelyard status s --adopt {digest_of(shown)}" in out
+    assert main(["status", "s", "--adopt", "--json", "--results", str(theirs.path)]) == 0
+    assert json.loads(capsys.readouterr().out)["adopt"] == digest_of(shown)
     (theirs.root / "campaigns" / "s" / "0001" / "jobs" / "000" / "id").write_text("2\n")
     with pytest.raises(InputError, match="is not what the folder has now"):
         adopt(theirs, "s", digest_of(shown), hand)
