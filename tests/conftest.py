@@ -75,7 +75,7 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 @cache
-def json_validators(verb: str) -> Any:
+def json_validator(verb: str) -> Any:
     """What checks a document that a verb prints with --json: another library than the one that made the schema."""
     import jsonschema
 
@@ -100,7 +100,7 @@ def _documents_have_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:
         text = make(document, indent)
         verb = document["shape"].partition("/")[0]
         verb = verb if verb in DOCUMENTS else verb.partition("-")[0]
-        json_validators("show" if verb == "error" else verb).validate(json.loads(text))
+        json_validator("show" if verb == "error" else verb).validate(json.loads(text))
         return text
 
     make = printing.json_text

@@ -100,6 +100,13 @@ def test_every_named_question_has_an_answer(results: Path, name: str, capsys: py
     assert main(["query", name, "--json", "--results", str(results)]) == 0
 
 
+def test_what_json_does_not_have_is_null(results: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    query = "select 'inf'::double as a, ['nan'::double, 1.5] as b, 7 as c"
+    assert main(["query", query, "--json", "--results", str(results)]) == 0
+    answer = json.loads(capfdbinary.readouterr().out, parse_constant=pytest.fail)
+    assert answer == {"shape": "query/1", "rows": [{"a": None, "b": [None, 1.5], "c": 7}]}
+
+
 def test_answers_are_tables_csv_json_and_parquet(
     results: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

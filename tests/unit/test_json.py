@@ -7,11 +7,11 @@ import dataclasses
 import io
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from conftest import json_validators, make_spec
+from conftest import json_validator, make_spec
 from steelyard.analysis.summary import summarise
 from steelyard.cli.main import VERBS, main
 from steelyard.contracts.spec import Budget, Program
@@ -30,20 +30,13 @@ if TYPE_CHECKING:
     Simulate = Callable[[RunSpec], RunRecord]
 
 
-def shape_of(kind: type) -> str:
-    (shape,) = (part["properties"]["shape"]["const"] for part in schema_of(kind) if "shape" in part["properties"])
-    return str(shape)
-
-
-def schema_of(kind: type) -> list[dict[str, Any]]:
-    return [
-        part for verb in VERBS for name, part in json_validators(verb).schema["$defs"].items() if name == kind.__name__
-    ][:1]
-
-
 def test_every_verb_declares_documents_that_begin_with_its_name() -> None:
     assert DOCUMENTS.keys() == VERBS.keys()
-    shapes = [(verb, shape_of(kind)) for verb, kinds in DOCUMENTS.items() for kind in kinds]
+    shapes = [
+        (verb, json_validator(verb).schema["$defs"][kind.__name__]["properties"]["shape"]["const"])
+        for verb, kinds in DOCUMENTS.items()
+        for kind in kinds
+    ]
     assert [shape for verb, shape in shapes if shape.partition("/")[0].partition("-")[0] != verb] == []
     assert len({shape for _, shape in shapes}) == len(shapes)
 

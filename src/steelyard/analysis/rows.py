@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -395,11 +396,11 @@ def _common(values: Sequence[Setting | None]) -> Setting | None:
     return " or ".join(sorted(map(shown, distinct)))
 
 
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def _number(text: str) -> float | int | str:
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    return text
 
 
 # -- figures

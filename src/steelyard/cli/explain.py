@@ -81,7 +81,7 @@ def _find(name: str) -> Rule:
     if name in SCHEMAS:
         raise InputError(f"{name}: print one schema at a time", next_step=f"steelyard explain {name}")
     if name in VERBS:
-        what = f"{name} is a verb; explain prints the schema of its --json"
+        what = f"{name} is a verb; with --schema, the JSON Schema of its output is printed"
         raise InputError(what, next_step=f"steelyard explain {name} --schema")
     hint = did_you_mean(name.upper(), codes()) or did_you_mean(name.lower(), [*rules, *SCHEMAS, "settings"])
     raise InputError(f"{name}: unknown code or schema{hint}", next_step="steelyard explain")

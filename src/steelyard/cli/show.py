@@ -60,10 +60,12 @@ def _show_run(arguments: argparse.Namespace, folder: ResultFolder) -> int:
 
 
 def _print_csv(arguments: argparse.Namespace, folder: ResultFolder, studies: Sequence[str]) -> None:
-    if arguments.what not in studies or arguments.json:
-        problem = Problem("STUDY", f"{arguments.what or 'missing'}", ", ".join(studies))
-        what = "--csv: not together with --json" if arguments.json else "--csv prints one study"
-        raise InputError(what, problems=(problem,), next_step=f"steelyard show {studies[0]} --csv")
+    step = f"steelyard show {arguments.what if arguments.what in studies else studies[0]} --csv"
+    if arguments.json:
+        raise InputError("--csv and --json cannot be combined", next_step=step)
+    if arguments.what not in studies:
+        problem = Problem("STUDY", arguments.what or "missing", ", ".join(studies))
+        raise InputError("--csv prints one study", problems=(problem,), next_step=step)
     # Pages, too, are made from what this imports.
     from steelyard.report.render.long_csv import long_csv
 

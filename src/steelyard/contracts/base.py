@@ -107,6 +107,15 @@ def to_json_object(value: Any) -> Any:
     return value
 
 
+def finite_json(value: Any) -> Any:
+    """Return data for JSON with null for what JSON does not have: infinite ends of intervals, and not-a-number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite_json(item) for key, item in value.items()}
+    return [finite_json(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def from_json_object(cls: type[T], data: Any, where: str = "") -> T:
     """Build a contract from parsed JSON with the standard library alone; ValueError names the first bad field."""
     if not isinstance(data, dict):

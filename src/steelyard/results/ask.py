@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import resource
 import select
@@ -18,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from steelyard.contracts.base import finite_json
 from steelyard.errors import InputError, SteelyardError
 from steelyard.results.query import Results
 
@@ -140,16 +140,11 @@ def _write(opened: Results, sql: str, form: Form, answer: int, clean: Callable[[
                 start = "\n"
                 while rows := cursor.fetchmany(FETCHED):
                     for row in rows:
-                        file.write(start + json.dumps(dict(zip(columns, map(_finite, row), strict=True)), default=str))
+                        file.write(start + json.dumps(dict(zip(columns, finite_json(row), strict=True)), default=str))
                         start = ",\n"
                 file.write("]}\n")
     except opened.error as error:
         raise InputError(opened.plain(error)) from None
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity, and no number that is none."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_table(answer: int) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from typing import TYPE_CHECKING, Any
+
+from steelyard.contracts.base import finite_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,13 +20,4 @@ def print_json(document: Mapping[str, Any], *, file: TextIO | None = None) -> No
 
 def json_text(document: Mapping[str, Any], indent: int | None = None) -> str:
     """Return a document as JSON, in one line or indented."""
-    return json.dumps(_finite(document), allow_nan=False, indent=indent)
-
-
-def _finite(value: Any) -> Any:
-    """Replace infinite ends of intervals, which JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return json.dumps(finite_json(document), allow_nan=False, indent=indent)

@@ -147,10 +147,15 @@ def verified_chart(entry: History, name: str) -> Chart:
 
 def metric_words(entry: History) -> str:
     """Return the name of a documented figure as words."""
-    metric = {"throughput": "throughput_job"}.get(entry.expect.metric, entry.expect.metric).replace(
-        "_per_device", "_device"
+    metric = entry.expect.metric
+    if metric == "throughput":
+        return "throughput of the job"
+    return (
+        metric.replace("_job", " of the job")
+        .replace("_per_device", " per device")
+        .replace("_device", " per device")
+        .replace("_", " ")
     )
-    return metric.replace("_job", " of the job").replace("_device", " per device").replace("_", " ")
 
 
 def history_chart(
