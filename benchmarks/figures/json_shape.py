@@ -77,7 +77,8 @@ ONCE = (
     "query --list", "query 'select study, count(*) n from runs group by 1'",
     "query \"select 'inf'::double a, 'nan'::double b, 7 c\"", "report single --format csv -o tables",
     "pack study-0:batch=8 --devices 2 --samples 1e9 -o pack", "pack --schemes", "archive --older-than 0",
-    "show study-0", "audit {data}/printed/resnet50-a100.md", "audit {data}/printed/llm-h100.csv",
+    "show study-0", "show study-0:batch=8", "audit {data}/printed/resnet50-a100.md",
+    "audit {data}/printed/llm-h100.csv",
     "import {data}/imported/guidellm-benchmarks.json", "import {data}/imported/nccl-all-reduce.txt",
     "import {data}/imported/mlperf", "expect resnet50 --device A100", "expect resnet50 --value '2500 images/s'",
     "compare nrp-gh200:system=GH200 nrp-gh200:system=A100", "explain SY103 SY301", "explain settings", "site list",
@@ -117,6 +118,7 @@ class Bench:
         self.invalid: list[str] = []
         self.names: set[str] = set()
         self.figures: dict[tuple[str, str], dict[tuple[Any, ...], str]] = defaultdict(dict)
+        self.doubts: dict[tuple[str, str], set[tuple[str, ...]]] = defaultdict(set)
         self._validators: dict[str, Any] = {}
 
     def run(self, command: str) -> None:
@@ -183,6 +185,8 @@ class Bench:
         if figure["value"] is not None:
             ends = tuple(None if (x := figure[key]) is None else float(f"{x:.12g}") for key in ("value", "low", "high"))
             self.figures[who, metric].setdefault((*ends, figure["unit"], figure["jobs"]), command)
+            if figure.get("approximate") is not None:
+                self.doubts[who, metric].add(tuple(figure["approximate"]))
 
     def read_csv(self, study: str) -> None:
         """Read the CSV of a study with pandas."""
@@ -205,6 +209,9 @@ class Bench:
             if len(found) > 1:
                 told = "; ".join(f"{command}: {figure}" for figure, command in found.items())
                 yield f"{metric} of {who}: {told}"
+        yield from (
+            f"reasons of {metric} of {who}: {found}" for (who, metric), found in self.doubts.items() if len(found) > 1
+        )
 
 
 def _refuse(constant: str) -> None:

@@ -23,7 +23,8 @@ from steelyard.contracts.spec import RunSpec
 from steelyard.derive.observations import NodeSensors
 from steelyard.report.charts.power_svg import STYLES, power_svg, ticks
 from steelyard.results.store import ResultFolder, write_json
-from steelyard.terminal.energy import energy_lines, power_chart
+from steelyard.terminal.energy import energy_lines, energy_object, power_chart
+from steelyard.terminal.plain import shown_configurations
 from steelyard.terminal.tables import record_lines
 
 if TYPE_CHECKING:
@@ -208,6 +209,16 @@ def test_a_job_with_invalid_energy_is_not_averaged_and_is_named() -> None:
     assert "in 1 of 2 jobs: coverage 80 %" in text
 
 
+def test_every_energy_has_its_own_number_of_jobs() -> None:
+    jobs = [record(repeat, energies(1.0, valid())) for repeat in range(3)]
+    bad = jobs[0].quantities | {"power_job": joules(900.0, valid("invalid", "a gap"), unit="W")}
+    cells = summarise([replace(jobs[0], quantities=bad), *jobs[1:]])
+    figures = energy_object(energy_cells(cells, SCOPES), None, {})["configurations"][0]["figures"]
+    counts = {name: figures[name]["jobs"] for name in ("power_job", "energy_job", "samples_per_wh")}
+    assert counts == {"power_job": 2, "energy_job": 3, "samples_per_wh": 3}
+    assert shown_configurations(cells)[0]["figures"]["power_job"] == figures["power_job"]
+
+
 def test_the_interval_without_gain_is_printed() -> None:
     quantities = energies(1.0, valid())
     interval = Interval(
@@ -228,6 +239,10 @@ def test_the_interval_without_gain_is_printed() -> None:
 def test_jobs_that_count_different_things_are_not_averaged() -> None:
     jobs = [record(0, energies(1.0, valid())), record(1, energies(2.0, valid(), scope="module"))]
     cell = energy_cells(summarise(jobs), {"cell-0": ("device",)})[0]
+    shown = shown_configurations(summarise(jobs))[0]["figures"]
+    assert (shown["energy_job"]["value"], shown["energy_job"]["jobs"]) == (None, 0)
+    assert "do not measure the same" in str(shown["energy_job"]["reason"])
+    assert "energy_per_sample" not in shown
     assert cell.main.value is None
     assert "do not measure the same" in str(cell.main.reason)
     assert "module: CPU included" in str(cell.main.reason)

@@ -14,7 +14,8 @@ import pytest
 from conftest import json_validator, make_spec
 from steelyard.analysis.summary import summarise
 from steelyard.cli.main import VERBS, main
-from steelyard.contracts.spec import Budget, Program
+from steelyard.contracts.record import Quantity
+from steelyard.contracts.spec import Budget, Data, Loader, Program
 from steelyard.report.render.long_csv import WHAT, WHO, long_csv
 from steelyard.terminal.document import json_text
 from steelyard.terminal.plain import shown_configurations
@@ -140,12 +141,105 @@ def test_names_of_settings_do_not_hide_columns_and_texts_are_inert(records: list
     assert (row["metric"], row["unit"]) == ("throughput", "samples/s")
 
 
+def test_a_parameter_of_a_program_is_not_hidden_by_what_was_read_back(records: list[RunRecord]) -> None:
+    program = Program(command=("train", "--kernel", "{kernel}"), parameters={"kernel": 3})
+    made = [dataclasses.replace(record, spec=dataclasses.replace(record.spec, program=program)) for record in records]
+    facts = {**made[0].environment.facts, "system.kernel": "6.1"} if made[0].environment is not None else {}
+    made = [
+        dataclasses.replace(
+            record,
+            spec=dataclasses.replace(record.spec, device="cpu"),
+            environment=dataclasses.replace(record.environment, facts=facts),
+        )
+        for record in made
+        if record.environment is not None
+    ]
+    row = rows_of(made)[0]
+    assert (row["program.parameters.kernel"], row["kernel"]) == ("3", "6.1")
+
+
+def test_a_setting_has_a_value_also_where_it_is_the_default(records: list[RunRecord]) -> None:
+    noisy = [
+        dataclasses.replace(
+            record,
+            spec=dataclasses.replace(
+                record.spec,
+                sim=dataclasses.replace(
+                    record.spec.sim, noise=dataclasses.replace(record.spec.sim.noise, between_jobs_cv=0.01)
+                ),
+            ),
+        )
+        if record.spec.batch == 32
+        else record
+        for record in records
+    ]
+    rows = rows_of(noisy)
+    assert {(row["batch"], row["sim.noise.between_jobs_cv"]) for row in rows} == {("8", "0.0"), ("32", "0.01")}
+
+
+def test_no_folder_of_the_user_is_told(records: list[RunRecord]) -> None:
+    data = Data(format="cifar10", path="/home/jane/secret")
+    made = [
+        dataclasses.replace(
+            record,
+            spec=dataclasses.replace(
+                record.spec, device="cpu", workload="resnet50", data=data, loader=Loader(place="host")
+            ),
+        )
+        for record in records
+    ]
+    assert "jane" not in long_csv(summarise(made))
+    assert "jane" not in json.dumps([each["settings"] for each in shown_configurations(summarise(made))])
+
+
+def test_names_and_units_of_somebody_elses_record_are_inert(records: list[RunRecord]) -> None:
+    bad = Quantity(value=1.0, unit="=1+1", scope="job", window="steady", aggregation="sum")
+    made = [dataclasses.replace(record, quantities={**record.quantities, '=HYPERLINK("x")': bad}) for record in records]
+    (row,) = [row for row in rows_of(made) if "HYPERLINK" in row["metric"] and row["batch"] == "8"]
+    assert (row["metric"], row["unit"]) == ('\'=HYPERLINK("x")', "'=1+1")
+
+
+def test_figures_from_the_same_step_times_share_their_doubts(records: list[RunRecord]) -> None:
+    """Two jobs alike and one far away: Student's t does not hold for the throughput, nor for what follows from it."""
+    made = []
+    for record in records:
+        factor = 0.5 if record.spec.repeat == 2 else 1 + 1e-6 * record.spec.repeat
+        scaled = {
+            name: dataclasses.replace(quantity, value=quantity.value * factor, interval=None)
+            for name, quantity in record.quantities.items()
+            if name in ("throughput", "throughput_per_device") and quantity.value is not None
+        }
+        made.append(dataclasses.replace(record, quantities={**record.quantities, **scaled}))
+    figures = shown_configurations(summarise(made))[0]["figures"]
+    names = ("throughput", "throughput_per_device", "throughput_per_node", "step_time_mean")
+    doubts = [figures[name]["approximate"] for name in names]
+    assert doubts[0]
+    assert doubts == [doubts[0]] * len(names)
+    assert [figures[name]["scope"] for name in names[:3]] == ["job", "device", "node"]
+
+
 def test_the_verb_prints_one_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--results", str(tmp_path), "--quiet"]
     assert main(["run", "sim", "--study", "a", "--max-steps", "30", "--min-steps", "30", *words]) == 0
     capsys.readouterr()
     assert main(["show", "a", "--csv", "--results", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("study,configuration,selection,")
-    for more in (["show", "--csv"], ["show", "b", "--csv"], ["show", "a", "--csv", "--json"]):
-        assert main([*more, "--results", str(tmp_path)]) == 2
+    (run,) = (path.name for path in (tmp_path / "runs" / "a").iterdir())
+    for more in ([], ["a", "--json"], ["a", "--derive"], [run]):
+        assert main(["show", *more, "--csv", "--results", str(tmp_path)]) == 2
         assert "next: steelyard show a --csv" in capsys.readouterr().err
+    assert main(["show", "aa", "--csv", "--results", str(tmp_path)]) == 2
+    assert "did you mean a?" in capsys.readouterr().err
+
+
+def test_show_takes_the_selection_that_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--results", str(tmp_path)]
+    for batch in ("8", "16"):
+        assert main(["run", "sim", "--study", "a", "--max-steps", "30", "--batch", batch, "--quiet", *words]) == 0
+    capsys.readouterr()
+    assert main(["show", "a:batch=8", "--json", *words]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["configurations"]
+    assert main(["show", one["selection"], "--json", *words]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["study"], document["configurations"]) == ("a", [one])
+    assert main(["show", "a:batch=9", *words]) == 2

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.ratios import LEVEL, RatioQuestion, ratios
 from steelyard.analysis.rows import row_of, scaled
-from steelyard.analysis.summary import MEASURED, labels, why_longer
+from steelyard.analysis.summary import MEASURED, labels, rated, why_longer
 from steelyard.analysis.sweep import factor_of, swept_settings
 from steelyard.contracts.record import Quantity
 from steelyard.estimate.student import student_t
@@ -61,6 +61,8 @@ class Ranked:
     """What is ranked, with its own CI; without a value if no job has it."""
     reasons: tuple[str, ...]
     """Why the figure is unreliable or missing; empty: it is reliable."""
+    jobs: int
+    """Number of jobs behind the figure."""
     relative: Estimate | None = None
     """The figure over that of the best; a CI only for reliable configurations."""
     tied: bool = False
@@ -176,7 +178,11 @@ def rank(
         entries = []
         for cell in group:
             figure, reasons = _figure(cell, rows[cell.cell], by, tariff, energies)
-            entries.append(Ranked(cell, names[cell.cell], figure, reasons))
+            energy = (
+                next((entry for entry in energies if entry.cell.cell == cell.cell), None) if by == "energy" else None
+            )
+            jobs = rated(cell.records) if energy is None else energy.counts.get(METRICS[by], 0)
+            entries.append(Ranked(cell, names[cell.cell], figure, reasons, jobs if figure.value is not None else 0))
         made = {cell.cell: _row(rows[cell.cell], by, tariff) for cell in group}
         ranking = _ranking(entries, made, by, label if len(groups) > 1 else "", _basis(by, tariff, group, scopes))
         found.append(replace(ranking, besides=_besides(ranking, made, factors)))

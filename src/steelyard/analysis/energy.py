@@ -65,13 +65,18 @@ class CellEnergy:
     cell: CellSummary
     figures: dict[str, Quantity]
     """By quantity name, over the jobs whose figure is valid or doubtful; each with its validity."""
-    jobs: int
-    """Number of jobs in the means."""
+    counts: dict[str, int]
+    """Number of jobs in each mean, by quantity name."""
     left_out: tuple[LeftOut, ...]
     scope: str
     """What was measured, as text."""
     findings: tuple[Finding, ...]
     """The findings about energy."""
+
+    @property
+    def jobs(self) -> int:
+        """Number of jobs whose energy counts."""
+        return self.counts[MAIN]
 
     @property
     def main(self) -> Quantity:
@@ -124,9 +129,17 @@ def _cell(cell: CellSummary, scopes: dict[str, tuple[DomainScope, ...]]) -> Cell
         several = ", ".join(f"{count} with {word!r}" for word, count in sorted(Counter(words.values()).items()))
         reason = f"the jobs do not measure the same: {several}; their energy cannot be averaged"
         left_out += tuple(LeftOut(run_id, f"measures {word!r}") for run_id, word in words.items())
-        return CellEnergy(cell, {MAIN: _unknown(reason)}, 0, left_out, "differs", tuple(found))
+        return CellEnergy(cell, {MAIN: _unknown(reason)}, {MAIN: 0}, left_out, "differs", tuple(found))
     scope = next(iter(words.values()), "nothing")
-    return CellEnergy(cell, energy_figures(used, left_out), len(used), left_out, scope, tuple(found))
+    figures = energy_figures(used, left_out)
+    counts = {name: _count(used, TURNED.get(name, (name,))[0]) for name in figures}
+    return CellEnergy(cell, figures, counts, left_out, scope, tuple(found))
+
+
+def _count(records: Sequence[RunRecord], name: str) -> int:
+    """Return how many jobs are in the mean of a quantity."""
+    there = [record.quantities[name] for record in records if name in record.quantities]
+    return sum(_verdict(quantity) != "invalid" for quantity in there)
 
 
 def _with_warmup(record: RunRecord) -> RunRecord:

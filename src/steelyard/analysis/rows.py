@@ -15,6 +15,7 @@ from steelyard.analysis.conditions import STATE_QUANTITIES, state_evidence
 from steelyard.analysis.energy import common_share, energy_figures, scope_words
 from steelyard.analysis.summary import (
     MEASURED,
+    doubts,
     is_rate,
     is_steady,
     job_of,
@@ -24,16 +25,18 @@ from steelyard.analysis.summary import (
     settings_of,
 )
 from steelyard.contracts.base import to_json_object
+from steelyard.inputs.study import setting
 from steelyard.redact import redact
 from steelyard.rules.program import options_of, own_words
 from steelyard.rules.table.row import Amount, Row
 from steelyard.rules.table.settings import BY_TORCH, SETTINGS, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Quantity, RunRecord, WrappedRun
+    from steelyard.contracts.record import Quantity, RunRecord, Scope, WrappedRun
+    from steelyard.contracts.spec import RunSpec
     from steelyard.rules.table.row import Setting
 
     Settings = dict[str, Setting | None]
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 DIGEST_DIGITS = 8
 SHOWN_DOUBTS = 2
 SYNTHETIC = "synthetic"
+PLACES = ("data.path", "source.path")
 BESIDE_LOAD = ("SY609", "SY610")
 # Formats that are data sets; other formats describe only the layout of files.
 NAMED_DATA = ("cifar10", "cifar100", "mnist", "food101", "coco", "cityscapes", "squad")
@@ -122,16 +126,27 @@ def row_of(cell: CellSummary) -> Row:
     )
 
 
-def settings_in_effect(cell: CellSummary, row: Row) -> dict[str, Setting]:
-    """Return the settings of a configuration by name: those in effect, from its row, and others chosen for it."""
-    plain = (bool, int, float, str)
-    # A budget says how long was measured, not what.
-    chosen = {
-        key: value
-        for key, value in settings_of(cell).items()
-        if isinstance(value, plain) and not key.startswith("budget.")
-    }
-    told = {key: redact(value)[0] if isinstance(value, str) else value for key, value in chosen.items()}
+def chosen_names(specs: Iterable[RunSpec | None]) -> tuple[str, ...]:
+    """Return the names of settings that any of these runs does not leave at its default."""
+    found = dict.fromkeys(key for spec in specs if spec is not None for key in settings_of(spec))
+    # A budget says how long was measured, not what. Where files are is private; a digest in the row identifies them.
+    return tuple(key for key in found if not key.startswith("budget.") and key not in PLACES)
+
+
+def settings_in_effect(row: Row, chosen: Collection[str]) -> dict[str, Setting]:
+    """Return the settings of a row of ours by name: those in effect, and of `chosen` others with their values."""
+    told: dict[str, Setting] = {}
+    spec = row.spec
+    if spec is not None:
+        own, parameters = settings_of(spec), spec.program.parameters if spec.program is not None else {}
+        for key in chosen:
+            value = setting(spec, key)
+            # What a row has no value for has no meaning for it, unless somebody asked for it.
+            if not isinstance(value, (bool, int, float, str)) or (key in SETTINGS and key not in own):
+                continue
+            # A parameter of a program may be called like something that was read back.
+            name = f"program.parameters.{key}" if key in parameters and key in SETTINGS else key
+            told[name] = redact(value)[0] if isinstance(value, str) else value
     return told | {key: value for key, value in row.settings.items() if SETTINGS[key] != "evidence"}
 
 
@@ -414,10 +429,10 @@ def _figures(records: Sequence[RunRecord], settings: Settings) -> dict[str, Amou
         for name in figures.keys() & energies.keys():
             figures[name] = replace(figures[name], quantity=energies[name])
     rate, device = figures.get("throughput"), figures.get("throughput_per_device")
-    if records and records[0].model is not None and records[0].model.bus_factor is not None:
+    if rate is not None and records[0].model is not None and records[0].model.bus_factor is not None:
         # All devices take part in the same collective: each device and node makes as many as the job.
-        parts = ("device", "module", "node") if rate is not None else ()
-        return figures | {f"throughput_per_{part}": figures["throughput"] for part in parts}
+        parts: tuple[Scope, ...] = ("device", "module", "node")
+        return figures | {f"throughput_per_{part}": scaled(rate, 1, part) for part in parts}
     if rate is not None:
         shown = job_throughput(records)
         figures["throughput"] = rate = replace(rate, quantity=shown)
@@ -425,9 +440,9 @@ def _figures(records: Sequence[RunRecord], settings: Settings) -> dict[str, Amou
             low, high = min(shown.interval.low, rate.value), max(shown.interval.top, rate.value)
             figures["throughput"] = rate = replace(rate, low=low, high=high)
         if isinstance(nodes := settings.get("nodes"), int):
-            figures["throughput_per_node"] = scaled(rate, 1 / nodes)
+            figures["throughput_per_node"] = scaled(rate, 1 / nodes, "node")
     if device is not None and (factor := _devices_per_module(settings)) is not None:
-        figures["throughput_per_module"] = scaled(device, factor)
+        figures["throughput_per_module"] = scaled(device, factor, "module")
     return figures
 
 
@@ -454,7 +469,17 @@ def _figure(records: Sequence[RunRecord], name: str) -> Amount | None:
     ]
     if not known or len(known) < len(records):
         return None
-    return _over_jobs([quantity for quantity, _ in known], [value for _, value in known], records)
+    amount = _over_jobs([quantity for quantity, _ in known], [value for _, value in known], records)
+    shown = amount.quantity
+    if len(records) > 1 and shown is not None and shown.interval is not None and _from_step_times(name, shown.unit):
+        # The same jobs, with the same reasons for doubt, as for the throughput.
+        interval = replace(shown.interval, approximate=(*shown.interval.approximate, *doubts(records)))
+        amount = replace(amount, quantity=replace(shown, interval=interval))
+    return amount
+
+
+def _from_step_times(name: str, unit: str) -> bool:
+    return is_rate(unit) or name == "step_time_mean"
 
 
 def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float], records: Sequence[RunRecord]) -> Amount:
@@ -474,8 +499,12 @@ def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float], records:
     )  # fmt: skip
 
 
-def scaled(amount: Amount, factor: float) -> Amount:
-    """Scale a figure to another number of devices."""
+def scaled(amount: Amount, factor: float, scope: Scope | None = None) -> Amount:
+    """Scale a figure to another number of devices; `scope`: what it is of then, None: no quantity of a record."""
+    shown = amount.quantity if scope is not None else None
+    if shown is not None and shown.value is not None:
+        interval = shown.interval.times(factor) if shown.interval is not None else None
+        shown = replace(shown, value=shown.value * factor, interval=interval, scope=scope or shown.scope)
     return Amount(
         amount.value * factor,
         amount.low * factor,
@@ -483,4 +512,5 @@ def scaled(amount: Amount, factor: float) -> Amount:
         amount.unit,
         jobs=tuple(value * factor for value in amount.jobs),
         common=amount.common,
+        quantity=shown,
     )

@@ -204,7 +204,7 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
         return first
     value, interval = mean_over_jobs([value for _, value in known], whole, rate=True)
     if interval is not None:
-        interval = replace(interval, approximate=(*interval.approximate, *_doubts(whole)))
+        interval = replace(interval, approximate=(*interval.approximate, *doubts(whole)))
     window = "steady" if all(rate.window == "steady" for rate, _ in known) else "after start-up"
     return Quantity(
         value=value,
@@ -214,6 +214,12 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
         aggregation="work over time",
         interval=interval,
     )
+
+
+def rated(records: Sequence[RunRecord]) -> int:
+    """Return the number of jobs behind the throughput over these runs."""
+    rates = [record.quantities.get("throughput") for record in records if record.status.code in MEASURED]
+    return sum(rate is not None and bool(rate.value) for rate in rates)
 
 
 def mean_over_jobs(
@@ -272,7 +278,7 @@ def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     """Label configurations by the settings in which they differ; a single one by its workload."""
     if named := _label_programs(cells):
         return named
-    chosen = {cell.cell: settings_of(cell) for cell in cells}
+    chosen = {cell.cell: settings_of(cell.spec) for cell in cells}
     keys = sorted({key for settings in chosen.values() for key in settings})
     differing = [key for key in keys if len({repr(settings.get(key)) for settings in chosen.values()}) > 1]
     named = {
@@ -299,41 +305,41 @@ def _label_programs(cells: Sequence[CellSummary]) -> dict[str, str]:
     return named if len({*named.values()}) == len(cells) else {}
 
 
-def settings_of(cell: CellSummary) -> dict[str, Any]:
+def settings_of(spec: RunSpec) -> dict[str, Any]:
     """Return the settings that differ from their defaults by dotted name; options of the model are `model.NAME`.
 
     Parameters of a program have their names alone.
     """
-    settings = dict(chosen_settings(cell.spec))
+    settings = dict(chosen_settings(spec))
     if isinstance(settings.get("model"), dict):
         settings |= {f"model.{name}": value for name, value in settings.pop("model").items()}
     for name, value in settings.pop("program.parameters", {}).items():
         # What was read back is known better, unless it is something else.
-        if not hasattr(cell.spec, name):
+        if not hasattr(spec, name):
             settings[name] = value
-        elif getattr(cell.spec, name) != value:
+        elif getattr(spec, name) != value:
             settings[f"program.parameters.{name}"] = value
     return settings
 
 
-def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
+def doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return assumptions of Student's t over job means that these jobs do not meet."""
-    doubts = []
+    found = []
     rates = [record.quantities["throughput"] for record in records if "throughput" in record.quantities]
     own = [reason for rate in rates if rate.interval for reason in rate.interval.approximate]
     reasons = [reason for reason in own if concerns_tail(reason)]
     if reasons:
-        doubts.append(f"in {len(reasons)} of {len(records)} jobs {reasons[0]}")
+        found.append(f"in {len(reasons)} of {len(records)} jobs {reasons[0]}")
     nodes = {record.environment.node for record in records if record.environment}
     if 1 < len(nodes) < len(records):
-        doubts.append(f"{len(records)} jobs on {len(nodes)} nodes: jobs on the same node are not independent")
+        found.append(f"{len(records)} jobs on {len(nodes)} nodes: jobs on the same node are not independent")
     values = sorted(rate.value for rate in rates if rate.value)
     if (slow := two_groups(values)) is not None:
-        doubts.append(
+        found.append(
             f"{slow} of {len(values)} jobs are slower than the others (smallest {short(values[0])}, largest "
             f"{short(values[-1])}); the CI assumes that jobs vary alike"
         )
-    return tuple(doubts)
+    return tuple(found)
 
 
 def _covers(records: Sequence[RunRecord], jobs: int) -> str:

@@ -19,7 +19,7 @@ LONGEST_VALUE = 60
 
 def swept_settings(cells: Sequence[CellSummary]) -> dict[str, tuple[Any, ...]]:
     """Return the settings in which configurations differ, by dotted name, each with its values in order."""
-    chosen = [settings_of(cell) for cell in cells]
+    chosen = [settings_of(cell.spec) for cell in cells]
     keys = sorted({key for settings in chosen for key in settings})
     values = {key: ordered(setting(cell.spec, key) for cell in cells) for key in keys}
     return {key: found for key, found in values.items() if len(found) > 1}

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from steelyard.analysis.bound import forecast, has_queue
-from steelyard.analysis.summary import MEASURED, job_throughput, summarise
+from steelyard.analysis.summary import MEASURED, job_throughput, rated, summarise
 from steelyard.audit.expect import expect_of
 from steelyard.cli.options.run import LOAD_BUDGET, LOAD_WORKERS
 from steelyard.cli.parser import OptionError
@@ -116,7 +116,7 @@ def _measure_pipeline(arguments: argparse.Namespace, folder: ResultFolder, chose
     rates = [(count, job_throughput(made)) for count, made in rows]
     told = [(count, rate, forecast(rate, model, overlaps=count > 0 or queued)) for count, rate in rates]
     if arguments.json:
-        print_json(loader_object(model, told, arguments.repeats))
+        print_json(loader_object(model, told, [rated(made) for made in (device, *(made for _, made in rows))]))
     else:
         print("\n".join(loader_lines(model, told)))
     return exit_code([*device, *(record for _, made in rows for record in made)])

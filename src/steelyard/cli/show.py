@@ -1,15 +1,16 @@
-"""Show all studies, the configurations of one, or one run in full; or derive a record again from its raw files."""
+"""Show all studies, configurations of one, or one run in full; or derive a record again from its raw files."""
 
 import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from steelyard.analysis.select import select
 from steelyard.analysis.summary import list_studies, summarise
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import RunRecord
 from steelyard.derive.record import derive
-from steelyard.errors import InputError, Problem, printable
+from steelyard.errors import InputError, printable
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, read_record_text, record_text
 from steelyard.terminal.document import print_json
 from steelyard.terminal.plain import shown_configurations
@@ -20,14 +21,12 @@ from steelyard.terminal.tables import cells_lines, record_lines, studies_table
 def run(arguments: argparse.Namespace) -> int:
     """Show it; exit code 2 when nothing has that name, 1 when a record derived again differs."""
     folder = ResultFolder(arguments.results)
+    studies = folder.studies()
+    _require_one_form(arguments, studies)
     if arguments.derive:
         return _derive(arguments, folder)
-    studies = folder.studies()
     if not studies:
         raise folder.empty("steelyard run sim")
-    if arguments.csv:
-        _print_csv(arguments, folder, studies)
-        return 0
     if arguments.what is None:
         listed = list_studies(folder)
         if arguments.json:
@@ -35,21 +34,42 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             print(studies_table(listed))
         return 0
-    if arguments.what in studies:
-        cells = summarise(folder.records(arguments.what))
-        if arguments.json:
-            shown = shown_configurations(cells)
-            print_json({"shape": "show-study/1", "study": arguments.what, "configurations": shown})
-        else:
-            print("\n".join(cells_lines(cells, detail=True)))
+    if arguments.what in studies or any(sign in arguments.what for sign in ":/"):
+        _show_configurations(arguments, folder, studies)
         return 0
     return _show_run(arguments, folder)
+
+
+def _require_one_form(arguments: argparse.Namespace, studies: Sequence[str]) -> None:
+    """Refuse --csv with --json or --derive, and without a study."""
+    other = next((name for name in ("json", "derive") if getattr(arguments, name)), None)
+    if arguments.csv and (other or arguments.what is None):
+        problem = f"--csv and --{other} cannot be combined" if other else "--csv needs a study"
+        raise InputError(problem, next_step=f"steelyard show {studies[0] if studies else 'STUDY'} --csv")
+
+
+def _show_configurations(arguments: argparse.Namespace, folder: ResultFolder, studies: Sequence[str]) -> None:
+    whole = arguments.what in studies
+    cells = summarise(folder.records(arguments.what)) if whole else select(folder, arguments.what)
+    if arguments.csv:
+        # Pages, too, are made from what this imports.
+        from steelyard.report.render.long_csv import long_csv
+
+        print(long_csv(cells), end="")
+    elif arguments.json:
+        study = arguments.what if whole else cells[0].study
+        print_json({"shape": "show-study/1", "study": study, "configurations": shown_configurations(cells)})
+    else:
+        print("\n".join(cells_lines(cells, detail=True)))
 
 
 def _show_run(arguments: argparse.Namespace, folder: ResultFolder) -> int:
     found = {path: folder.read(path) for path in folder.find(arguments.what)}
     if not found:
         raise folder.unknown(arguments.what)
+    if arguments.csv:
+        study = next(iter(found.values())).spec.study
+        raise InputError("--csv prints configurations, not runs", next_step=f"steelyard show {study} --csv")
     if arguments.json:
         print_json({"shape": "show-run/1", "runs": [to_json_object(record) for record in found.values()]})
     else:
@@ -57,19 +77,6 @@ def _show_run(arguments: argparse.Namespace, folder: ResultFolder) -> int:
             steps = folder.of_run(path, partial(_steps, record))
             print("\n".join([*record_lines(record), *steps]))
     return 0
-
-
-def _print_csv(arguments: argparse.Namespace, folder: ResultFolder, studies: Sequence[str]) -> None:
-    step = f"steelyard show {arguments.what if arguments.what in studies else studies[0]} --csv"
-    if arguments.json:
-        raise InputError("--csv and --json cannot be combined", next_step=step)
-    if arguments.what not in studies:
-        problem = Problem("STUDY", arguments.what or "missing", ", ".join(studies))
-        raise InputError("--csv prints one study", problems=(problem,), next_step=step)
-    # Pages, too, are made from what this imports.
-    from steelyard.report.render.long_csv import long_csv
-
-    print(long_csv(summarise(folder.records(arguments.what))), end="")
 
 
 def _steps(record: RunRecord, path: Path) -> list[str]:

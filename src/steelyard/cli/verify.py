@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         lines.append(printable(f"{past} occasions so far: {command_line(again + ' --history')}"))
     data: VerifyData = {
         "shape": "verify/1", "recipe": recipe.name, "occasion": name, "verdict": verdict,
-        "figures": outcomes_object(outcomes),
+        "figures": outcomes_object(outcomes, name),
     }  # fmt: skip
     _say(arguments, data, lines)
     return EXIT[verdict]

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from steelyard.analysis.best import remedy
+from steelyard.analysis.rows import chosen_names
 from steelyard.analysis.summary import MEASURED, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.inputs.command import join, run_again
@@ -248,7 +249,8 @@ def curve_object(curve: BatchCurve, wider: str | None = None) -> BatchCurveData:
     """Return the curve as plain data; `wider` as for `curves_lines`."""
     found = curve.knee
     open_ended = found is not None and found.high is not None and math.isinf(found.high)
-    names = labels([entry.cell for entry in curve.cells])
+    shown = [entry.cell for entry in curve.cells]
+    names, chosen = labels(shown), chosen_names(cell.spec for cell in shown)
     return {
         "label": curve.label,
         "answer": knee_answer(curve),
@@ -261,7 +263,7 @@ def curve_object(curve: BatchCurve, wider: str | None = None) -> BatchCurveData:
         "smallest_out_of_memory": curve.smallest_out_of_memory,
         "configurations": [
             {
-                **configuration_object(entry.cell, names[entry.cell.cell]),
+                **configuration_object(entry.cell, names[entry.cell.cell], chosen),
                 "batch": entry.batch,
                 "of_asymptote": entry.of_asymptote,
                 "used": entry.used,

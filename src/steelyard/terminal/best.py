@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.analysis.best import above, fastest_first, less_is_better
 from steelyard.analysis.ratios import FEW_TIMES
+from steelyard.analysis.rows import chosen_names
 from steelyard.analysis.summary import MEASURED
 from steelyard.numbers import change
 from steelyard.terminal.findings import command_line, finding_lines, findings_object, next_line
@@ -14,7 +15,6 @@ from steelyard.terminal.plain import (
     estimate_object,
     figure_object,
     selection_of,
-    throughput_object,
 )
 from steelyard.terminal.text import (
     capital,
@@ -279,6 +279,7 @@ def _relative(relative: Estimate) -> str:
 def ranking_object(ranking: Ranking) -> RankingData:
     """Return a ranking as plain data."""
     places = {id(entry): place for place, entry in enumerate(ranking.reliable, 1)}
+    chosen = chosen_names(entry.cell.spec for entry in ranking.entries)
     return {
         "by": ranking.by,
         "group": ranking.label,
@@ -288,12 +289,14 @@ def ranking_object(ranking: Ranking) -> RankingData:
         "best": None if ranking.best is None else selection_of(ranking.best.cell),
         "configurations": [
             {
-                **configuration_object(entry.cell, entry.name),
+                **configuration_object(entry.cell, entry.name, chosen),
                 "rank": places.get(id(entry)),
-                "figure": figure_object(entry.figure, _jobs(entry)),
+                "figure": figure_object(entry.figure, entry.jobs),
                 "reliable": entry.reliable,
                 "reasons": list(entry.reasons),
-                "relative": None if entry.relative is None else estimate_object(entry.relative, _jobs(entry)),
+                "relative": None
+                if entry.relative is None
+                else estimate_object(entry.relative, _behind(entry, ranking)),
                 "tied": entry.tied,
             }
             for entry in ranking.entries
@@ -302,6 +305,6 @@ def ranking_object(ranking: Ranking) -> RankingData:
     }
 
 
-def _jobs(entry: Ranked) -> int:
-    """Return the number of jobs behind what is ranked."""
-    return throughput_object(entry.cell)["jobs"]
+def _behind(entry: Ranked, ranking: Ranking) -> int:
+    """Return the number of jobs on both sides of a ratio to the best."""
+    return entry.jobs if entry is ranking.best or ranking.best is None else entry.jobs + ranking.best.jobs

@@ -7,18 +7,19 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from steelyard.analysis.ratios import METHODS, bounded, level_percent, sense, sentence
+from steelyard.analysis.rows import chosen_names, settings_in_effect
 from steelyard.audit.beside import REFERENCE
 from steelyard.audit.documents import provenance
 from steelyard.numbers import short
 from steelyard.rules.table.row import Pair
-from steelyard.rules.table.settings import SETTINGS, differences, meant_to_differ, shown
+from steelyard.rules.table.settings import differences, meant_to_differ, shown
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.findings import finding_lines, findings_object, tally_lines
 from steelyard.terminal.plain import amount_object, number_object
 from steelyard.terminal.text import capital, number, spec_notes, table, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from steelyard.analysis.compare import Compared, Comparison
     from steelyard.analysis.ratios import Ratio
@@ -229,6 +230,7 @@ def _explain_choice(rows: tuple[int, int], first: Ratio) -> str:
 
 def compared_object(compared: Compared, name_a: str, name_b: str) -> CompareData:
     """Return a comparison as plain data."""
+    chosen = chosen_names(row.spec for entry in compared.comparisons for row in (entry.a, entry.b))
     return {
         "shape": "compare/1",
         "a": name_a,
@@ -242,8 +244,8 @@ def compared_object(compared: Compared, name_a: str, name_b: str) -> CompareData
                 "factor": entry.factor,
                 "metric": entry.metric,
                 "verdict": entry.verdict,
-                "a": _side_object(entry.a, entry.metric),
-                "b": _side_object(entry.b, entry.metric),
+                "a": _side_object(entry.a, entry.metric, chosen),
+                "b": _side_object(entry.b, entry.metric, chosen),
                 "findings": findings_object(entry.findings),
                 "ratios": [_ratio_object(ratio) for ratio in entry.ratios],
                 "forced": entry.forced,
@@ -257,9 +259,12 @@ def compared_object(compared: Compared, name_a: str, name_b: str) -> CompareData
     }
 
 
-def _side_object(row: Row, metric: str) -> SideData:
-    settings = {key: value for key, value in row.settings.items() if SETTINGS.get(key) != "evidence"}
-    return {"place": row.place, "settings": settings, "figure": amount_object(row.figures[metric])}
+def _side_object(row: Row, metric: str, chosen: Collection[str]) -> SideData:
+    return {
+        "place": row.place,
+        "settings": settings_in_effect(row, chosen),
+        "figure": amount_object(row.figures[metric]),
+    }
 
 
 def _ratio_object(ratio: Ratio) -> RatioData:

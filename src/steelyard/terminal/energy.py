@@ -9,6 +9,7 @@ import numpy as np
 from steelyard.analysis.best import rank
 from steelyard.analysis.energy import MAIN
 from steelyard.analysis.power_trace import total
+from steelyard.analysis.rows import chosen_names
 from steelyard.analysis.summary import labels
 from steelyard.errors import printable
 from steelyard.terminal.best import answers as rankings
@@ -308,17 +309,18 @@ def energy_object(
     cells: Sequence[CellEnergy], trace: PowerTrace | None, checks: Mapping[str, MeterAgreement]
 ) -> EnergyData:
     """Return the energies as plain data."""
-    names = labels([entry.cell for entry in cells])
+    shown = [entry.cell for entry in cells]
+    names, chosen = labels(shown), chosen_names(cell.spec for cell in shown)
     return {
         "shape": "energy/1",
         "configurations": [
             {
-                **configuration_object(entry.cell, names[entry.cell.cell]),
+                **configuration_object(entry.cell, names[entry.cell.cell], chosen),
                 "verdict": entry.verdict,
                 "scope": entry.scope,
                 "energy_jobs": entry.jobs,
                 "left_out": [{"run_id": left.run_id, "reason": left.reason} for left in entry.left_out],
-                "figures": {name: figure_object(found, entry.jobs) for name, found in entry.figures.items()},
+                "figures": {name: figure_object(found, entry.counts[name]) for name, found in entry.figures.items()},
             }
             for entry in cells
         ],

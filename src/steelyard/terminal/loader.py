@@ -35,12 +35,12 @@ def loader_lines(model: Quantity, pipelines: Pipelines) -> list[str]:
     return lines
 
 
-def loader_object(model: Quantity, pipelines: Pipelines, jobs: int) -> RunLoadData:
-    """Return the rates and forecasts as plain data; `jobs`: how many were made of each."""
+def loader_object(model: Quantity, pipelines: Pipelines, jobs: Sequence[int]) -> RunLoadData:
+    """Return the rates and forecasts as plain data; `jobs`: how many have a rate, of the model and of each pipeline."""
     told: list[PipelineData] = []
-    for count, rate, found in pipelines:
+    for (count, rate, found), behind in zip(pipelines, jobs[1:], strict=True):
         forecast: ForecastData | None = None
         if found is not None:
             forecast = {"bound": found.bound, "wait_share": found.wait_share, "samples_per_s_at_most": found.rate}
-        told.append({"workers": count, "pipeline": figure_object(rate, jobs), "forecast": forecast})
-    return {"shape": "run-load/1", "model_alone": figure_object(model, jobs), "pipelines": told}
+        told.append({"workers": count, "pipeline": figure_object(rate, behind), "forecast": forecast})
+    return {"shape": "run-load/1", "model_alone": figure_object(model, jobs[0]), "pipelines": told}

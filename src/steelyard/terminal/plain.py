@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.energy import energy_cells
+from steelyard.analysis.energy import FIGURES, energy_cells
 from steelyard.analysis.ratios import LEVEL
-from steelyard.analysis.rows import row_of, settings_in_effect
-from steelyard.analysis.summary import MEASURED, CellSummary, labels
+from steelyard.analysis.rows import chosen_names, row_of, settings_in_effect
+from steelyard.analysis.summary import MEASURED, CellSummary, labels, rated
 from steelyard.contracts.base import to_json_object
 from steelyard.terminal.findings import findings_object
 from steelyard.terminal.text import natural_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from steelyard.contracts.record import Interval, Quantity
     from steelyard.rules.table.row import Amount, Row
@@ -49,22 +49,27 @@ def estimate_object(found: Estimate, jobs: int, unit: str = "1") -> FigureData:
 def number_object(
     value: float | None, low: float | None, high: float | None, level: float | None, *, unit: str, jobs: int
 ) -> FigureData:
-    """Return a number with its interval, of which no more is known; an infinite end is none."""
+    """Return a number that was calculated from figures, with its interval; an infinite end is none."""
     low, high = (None if end is None or math.isinf(end) else end for end in (low, high))
     return {
         "value": value, "low": low, "high": high, "level": None if low is None and high is None else level,
-        "unit": unit, "jobs": jobs, "reason": None, "approximate": [], "method": None, "scope": None, "window": None,
+        "unit": unit, "jobs": jobs, "reason": None, "approximate": None, "method": None, "scope": None, "window": None,
         "validity": None,
     }  # fmt: skip
 
 
-def configuration_object(cell: CellSummary, name: str, row: Row | None = None) -> ConfigurationData:
-    """Return a configuration under the name that distinguishes it from the others shown; `row`: if it is known."""
+def configuration_object(
+    cell: CellSummary, name: str, chosen: Collection[str], row: Row | None = None
+) -> ConfigurationData:
+    """Return a configuration under the name that distinguishes it from the others shown.
+
+    `chosen`: names of settings that one of those shown does not leave at its default; `row`: if it is known.
+    """
     return {
         "study": cell.study,
         "configuration": name,
         "selection": selection_of(cell),
-        "settings": settings_in_effect(cell, row or row_of(cell)),
+        "settings": settings_in_effect(row or row_of(cell), chosen),
         "statuses": cell.statuses,
         "jobs": sum(record.status.code in MEASURED for record in cell.records),
         "nodes": list(cell.nodes),
@@ -81,8 +86,7 @@ def selection_of(cell: CellSummary) -> str:
 
 def throughput_object(cell: CellSummary) -> FigureData:
     """Return the throughput of a configuration, over the jobs that have one."""
-    rates = [record.quantities.get("throughput") for record in cell.records if record.status.code in MEASURED]
-    return figure_object(cell.throughput, sum(rate is not None and bool(rate.value) for rate in rates))
+    return figure_object(cell.throughput, rated(cell.records))
 
 
 def amount_object(amount: Amount) -> FigureData:
@@ -96,13 +100,13 @@ def amount_object(amount: Amount) -> FigureData:
 
 def shown_configurations(cells: Sequence[CellSummary]) -> list[ShownConfigurationData]:
     """Return configurations with all their figures, in the order of the tables."""
-    names = labels(cells)
+    names, chosen = labels(cells), chosen_names(cell.spec for cell in cells)
     shown: list[ShownConfigurationData] = []
     for cell in sorted(cells, key=lambda cell: natural_order(names[cell.cell])):
         row = row_of(cell)
         shown.append(
             {
-                **configuration_object(cell, names[cell.cell], row),
+                **configuration_object(cell, names[cell.cell], chosen, row),
                 "figures": _figures(cell, row),
                 "shorter_runs": cell.shorter,
                 "runs": [record.run_id for record in cell.records],
@@ -117,7 +121,9 @@ def _figures(cell: CellSummary, row: Row) -> dict[str, FigureData]:
     found |= {name: amount_object(amount) for name, amount in row.figures.items() if name not in found}
     if cell.time_to_quality is not None:
         found["time_to_quality"] = figure_object(cell.time_to_quality, len(cell.records))
-    (energy,) = energy_cells([cell], {})
-    if energy.main.value is not None:
-        found |= {name: figure_object(quantity, energy.jobs) for name, quantity in energy.figures.items()}
+    if any(quantity.validity is not None for record in cell.records for quantity in record.quantities.values()):
+        # Energies are over the jobs that count, and are unknown if jobs do not measure the same.
+        (energy,) = energy_cells([cell], {})
+        found = {name: figure for name, figure in found.items() if name not in FIGURES}
+        found |= {name: figure_object(quantity, energy.counts[name]) for name, quantity in energy.figures.items()}
     return found

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.analysis.best import remedy
 from steelyard.analysis.loss import FACTORS
+from steelyard.analysis.rows import chosen_names
 from steelyard.analysis.scaling import USABLE_ERROR_PERCENT
 from steelyard.analysis.summary import MEASURED, labels
 from steelyard.contracts.base import to_json_object
@@ -322,8 +323,9 @@ def _wrapped(text: str) -> list[str]:
 def scaling_object(found: Scaling) -> ScalingCurveData:
     """Return a curve as plain data, without ratios if it has errors."""
     cells = [*found.cells, *found.aside]
-    names = labels(cells)
+    names, chosen = labels(cells), chosen_names(cell.spec for cell in cells)
     by_name = {cell.cell: cell for cell in cells}
+    jobs = {point.devices: point.jobs for point in found.points}
     valid = not found.blocked
     return {
         "label": found.label,
@@ -334,14 +336,17 @@ def scaling_object(found: Scaling) -> ScalingCurveData:
         "blocked": found.blocked,
         "base_devices": found.base.devices,
         "points": [
-            {**configuration_object(by_name[point.cell], names[point.cell]), **_point_object(point, valid=valid)}
+            {
+                **configuration_object(by_name[point.cell], names[point.cell], chosen),
+                **_point_object(point, found.base, valid=valid),
+            }
             for point in found.points
         ],
         "threshold": found.threshold,
         "enough_devices": found.enough.devices if valid and found.enough else None,
         "returns": [
             {"devices": entry.devices, "following": entry.following,
-             "share": estimate_object(entry.share, found.base.jobs)}
+             "share": estimate_object(entry.share, jobs[entry.devices] + jobs[entry.following])}
             for entry in found.returns if valid
         ],
         "fits": [_fit_object(fit) for fit in found.fits if valid],
@@ -353,7 +358,8 @@ def scaling_object(found: Scaling) -> ScalingCurveData:
         "alone": list(found.alone),
         "provisional": list(found.provisional),
         "unreliable": [
-            {**configuration_object(cell, names[cell.cell]), "devices": cell.spec.devices} for cell in found.aside
+            {**configuration_object(cell, names[cell.cell], chosen), "devices": cell.spec.devices}
+            for cell in found.aside
         ],
         "missing": [{"devices": count, "ended": ended} for count, ended in found.missing],
         "findings": findings_object(found.findings),
@@ -368,9 +374,11 @@ def _fit_object(fit: CurveFit | Refused) -> FitData:
             "error_percent": fit.error_percent}  # fmt: skip
 
 
-def _point_object(point: Point, *, valid: bool) -> RatiosData:
+def _point_object(point: Point, base: Point, *, valid: bool) -> RatiosData:
+    jobs = point.jobs if point is base else point.jobs + base.jobs
+
     def ratio(found: Estimate | None) -> FigureData | None:
-        return estimate_object(found, point.jobs) if valid and found is not None else None
+        return estimate_object(found, jobs) if valid and found is not None else None
 
     return {
         "devices": point.devices,

@@ -246,17 +246,17 @@ def _history_rows(entry: History, changed: dict[str, float]) -> list[list[str]]:
     return rows
 
 
-def outcomes_object(outcomes: Sequence[FigureVerdict]) -> list[FigureVerdictData]:
-    """Return the judged figures as plain data."""
+def outcomes_object(outcomes: Sequence[FigureVerdict], study: str) -> list[FigureVerdictData]:
+    """Return the judged figures as plain data; `study`: the one of this occasion."""
     return [
         {
             "expect": to_json_object(outcome.expect),
             "band": _band(outcome.band),
             "configuration": label(outcome.expect.at),
-            "selection": "/".join((outcome.records[0].spec.study, outcome.cell)) if outcome.records else outcome.cell,
+            "selection": f"{study}/{outcome.cell}",
             "verdict": outcome.verdict,
             "why": outcome.why,
-            "figure": _judged(outcome.judgement, outcome.unit),
+            "figure": _judged(outcome),
             "needed_jobs": outcome.judgement.needed if outcome.judgement is not None else None,
             "more_jobs": outcome.more_jobs,
             "busy": outcome.busy,
@@ -280,7 +280,7 @@ def history_object(entry: History) -> FigureHistoryData:
                 "started_at": occasion.started_at,
                 "values": list(occasion.values),
                 "verdict": occasion.outcome.verdict,
-                "figure": _judged(occasion.outcome.judgement, entry.unit),
+                "figure": _judged(occasion.outcome),
             }
             for occasion in entry.occasions
         ],
@@ -293,8 +293,9 @@ def _band(band: Band) -> BandData:
     return {"low": band.low, "high": band.high}
 
 
-def _judged(found: BandJudgement | None, unit: str) -> FigureData:
+def _judged(outcome: FigureVerdict) -> FigureData:
     """Return the figure that was compared with a band."""
+    found = outcome.judgement
     if found is None:
-        return number_object(None, None, None, None, unit=unit, jobs=0)
-    return number_object(found.value, found.low, found.high, found.level, unit=unit, jobs=found.jobs)
+        return number_object(None, None, None, None, unit=outcome.unit, jobs=0) | {"reason": outcome.why}
+    return number_object(found.value, found.low, found.high, found.level, unit=outcome.unit, jobs=found.jobs)

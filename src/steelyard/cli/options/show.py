@@ -1,6 +1,7 @@
-"""Show results: all studies, the configurations of one study, or one run in full.
+"""Show results: all studies, configurations of one, or one run in full.
 
 $ steelyard show
+$ steelyard show STUDY:batch=8
 $ steelyard show STUDY --csv > study.csv
 $ steelyard show RUN_ID --derive
 """
@@ -11,7 +12,10 @@ from steelyard.cli.parser import Parser
 
 def configure(parser: Parser) -> None:
     """Add the options of the verb."""
-    parser.add_argument("what", nargs="?", metavar="STUDY|RUN_ID", help="study or run to show (default: all studies)")
+    parser.add_argument(
+        "what", nargs="?", metavar="SELECTION",
+        help="study, STUDY:batch=8, STUDY/CONFIGURATION or run to show (default: all studies)",
+    )  # fmt: skip
     parser.add_argument(
         "--derive", action="store_true",
         help="derive the record of RUN_ID (or of the folder of a run) again from its raw files and report whether it "
@@ -19,6 +23,6 @@ def configure(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--csv", action="store_true",
-        help="print a study as CSV, one line per figure, with its interval and every setting",
+        help="print configurations as CSV, one line per figure, with its interval and every setting",
     )  # fmt: skip
     add_common(parser)

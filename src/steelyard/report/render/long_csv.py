@@ -34,8 +34,8 @@ def long_csv(cells: Sequence[CellSummary]) -> str:
         codes = " ".join(found.code for found in by_selection[each["selection"]].findings)
         for metric, figure in each["figures"].items():
             numbers = [_cell(figure[end]) for end in ("value", "low", "high")]
-            about = [count_statuses(each["statuses"]), codes, str(figure["jobs"]), metric]
-            writer.writerow([*head, *about, *numbers, figure["unit"]])
+            about = [count_statuses(each["statuses"]), codes, str(figure["jobs"]), inert(metric)]
+            writer.writerow([*head, *about, *numbers, inert(figure["unit"])])
     return out.getvalue()
 
 

@@ -92,7 +92,7 @@ def _facts(entry: Subject, energies: Sequence[CellEnergy]) -> list[tuple[str, st
         more = f" and {len(values) - SHOWN_VALUES} more" if len(values) > SHOWN_VALUES else ""
         facts.append((f"Varied: {key}", ", ".join(map(_shown, values[:SHOWN_VALUES])) + more))
     # Settings that all configurations share and that are not defaults.
-    chosen = settings_of(entry.cells[0])
+    chosen = settings_of(entry.cells[0].spec)
     kept = {key: value for key, value in chosen.items() if key not in entry.swept and not key.startswith(HIDDEN)}
     for key in ("precision", "devices", "batch", "preset"):
         if key not in entry.swept:

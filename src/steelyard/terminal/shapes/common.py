@@ -22,15 +22,15 @@ class FigureData(TypedDict):
     high: float | None
     """Upper end of the interval."""
     level: float | None
-    """Level of the interval, such as 0.95; null: there is none."""
+    """Level of the interval, such as 0.95; null: there is none. Ends without a level are those of printed digits."""
     unit: str
     """1 for shares and ratios."""
     jobs: int
-    """Number of jobs behind the value. With 1 the interval is that of the steps of this job."""
+    """Number of jobs behind the value, of a ratio on both sides. With 1 the interval is of the steps of this job."""
     reason: str | None
     """Why the value is unknown."""
-    approximate: list[str]
-    """Why the interval is only approximate; empty: its coverage is verified."""
+    approximate: list[str] | None
+    """Why the interval is only approximate; empty: its coverage is verified. Null: calculated from other figures."""
     method: str | None
     """How the interval was calculated."""
     scope: str | None

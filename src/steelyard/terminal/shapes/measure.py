@@ -54,7 +54,7 @@ class RunData(TypedDict):
     shape: Literal["run/1"]
     configurations: list[ShownConfigurationData]
     expected: list[ExpectedData]
-    """For each configuration: what machines like this one reach."""
+    """What machines like this one reach, for each configuration that was measured on a real device."""
     runs: list[RunRecord]
 
 

@@ -28,7 +28,7 @@ class ShowStudiesData(TypedDict):
 
 
 class ShowStudyData(TypedDict):
-    """`steelyard show STUDY`: its configurations."""
+    """`steelyard show STUDY`, or another selection: configurations."""
 
     shape: Literal["show-study/1"]
     study: str
