@@ -171,17 +171,17 @@ def rank(
     """
     names, factors = labels(cells), _factors(cells)
     rows = {cell.cell: row_of(cell) if rows is None else rows[cell.cell] for cell in cells}
-    scopes = {entry.cell.cell: entry.scope for entry in energies if entry.main.value is not None}
+    measured = {entry.cell.cell: entry for entry in energies}
+    scopes = {name: entry.scope for name, entry in measured.items() if entry.main.value is not None}
     found = []
     groups = _groups(cells, rows, scopes)
     for label, group in groups:
         entries = []
         for cell in group:
-            figure, reasons = _figure(cell, rows[cell.cell], by, tariff, energies)
-            energy = (
-                next((entry for entry in energies if entry.cell.cell == cell.cell), None) if by == "energy" else None
-            )
-            jobs = rated(cell.records) if energy is None else energy.counts.get(METRICS[by], 0)
+            energy = measured.get(cell.cell)
+            figure, reasons = _figure(cell, rows[cell.cell], by, tariff, energy)
+            counts = energy.counts if energy is not None else {}
+            jobs = counts.get(METRICS[by], 0) if by == "energy" else rated(cell.records)
             entries.append(Ranked(cell, names[cell.cell], figure, reasons, jobs if figure.value is not None else 0))
         made = {cell.cell: _row(rows[cell.cell], by, tariff) for cell in group}
         ranking = _ranking(entries, made, by, label if len(groups) > 1 else "", _basis(by, tariff, group, scopes))
@@ -254,11 +254,11 @@ def _jobs_to_part(entries: Sequence[Ranked], count: int) -> int | None:
 
 
 def _figure(
-    cell: CellSummary, row: Row, by: By, tariff: Tariff | None, energies: Sequence[CellEnergy]
+    cell: CellSummary, row: Row, by: By, tariff: Tariff | None, energy: CellEnergy | None
 ) -> tuple[Quantity, tuple[str, ...]]:
     """Return the figure of a configuration, and why it is unreliable or missing."""
     if by == "energy":
-        return _energy(cell, energies)
+        return _energy(cell, energy)
     rate = cell.throughput
     if rate.value is None:
         return rate, (_ended(cell),)
@@ -277,8 +277,7 @@ def _figure(
     return _inverse(rate, MILLION / HOUR_S / per_device, "device-hours per million samples"), cell.unreliable
 
 
-def _energy(cell: CellSummary, energies: Sequence[CellEnergy]) -> tuple[Quantity, tuple[str, ...]]:
-    found = next((entry for entry in energies if entry.cell.cell == cell.cell), None)
+def _energy(cell: CellSummary, found: CellEnergy | None) -> tuple[Quantity, tuple[str, ...]]:
     figure = found.figures.get("energy_per_sample") if found is not None else None
     if found is None or figure is None or figure.value is None:
         why = found.main.reason if found is not None and found.main.value is None else "no energy per sample"

@@ -501,10 +501,10 @@ def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float], records:
 
 def scaled(amount: Amount, factor: float, scope: Scope | None = None) -> Amount:
     """Scale a figure to another number of devices; `scope`: what it is of then, None: no quantity of a record."""
-    shown = amount.quantity if scope is not None else None
-    if shown is not None and shown.value is not None:
-        interval = shown.interval.times(factor) if shown.interval is not None else None
-        shown = replace(shown, value=shown.value * factor, interval=interval, scope=scope or shown.scope)
+    shown, quantity = None, amount.quantity
+    if scope is not None and quantity is not None and quantity.value is not None:
+        interval = quantity.interval.times(factor) if quantity.interval is not None else None
+        shown = replace(quantity, value=quantity.value * factor, interval=interval, scope=scope)
     return Amount(
         amount.value * factor,
         amount.low * factor,

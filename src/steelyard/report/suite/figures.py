@@ -148,6 +148,4 @@ _FORMULAS: dict[str, Callable[[OurRun], Amount | None]] = {
     "images_per_energy": _per_energy,
     "tokens_per_energy": _tokens_per_energy,
     "tokens_per_second_per_device": _tokens_each,
-    "throughput_per_device": lambda run: run.row.figures.get("throughput_per_device"),
-    "throughput": lambda run: run.row.figures.get("throughput"),
 }
