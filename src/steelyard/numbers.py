@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 
 def number(value: float, digits: int = 4, plain_below: int = 12) -> str:
@@ -43,3 +44,8 @@ def percent(share: float, digits: int = 3) -> str:
 def change(share: float) -> str:
     """Format by how much one of two values is larger: 0.4 %, 12 %, 180 %, and from three times on as `3.5x`."""
     return f"{short(100 * share, 2)} %" if share < 2 else f"{short(1 + share, 2)}x"
+
+
+def natural_order(text: str) -> list[float | str]:
+    """Sort key for labels: numbers by value, so that batch=8 comes before batch=16."""
+    return [float(part) if i % 2 else part for i, part in enumerate(re.split(r"([0-9]+(?:\.[0-9]+)?)", text))]

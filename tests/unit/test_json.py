@@ -220,14 +220,16 @@ def test_figures_from_the_same_step_times_share_their_doubts(records: list[RunRe
 
 def test_the_verb_prints_one_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--results", str(tmp_path), "--quiet"]
-    assert main(["run", "sim", "--study", "a", "--max-steps", "30", "--min-steps", "30", *words]) == 0
+    for study, batch in (("Z", "8"), ("a", "16")):
+        made = ["run", "sim", "--study", study, "--batch", batch, "--max-steps", "30", "--min-steps", "30"]
+        assert main([*made, *words]) == 0
     capsys.readouterr()
     assert main(["show", "a", "--csv", "--results", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("study,configuration,selection,")
     (run,) = (path.name for path in (tmp_path / "runs" / "a").iterdir())
-    for more in ([], ["a", "--json"], ["a", "--derive"], [run]):
+    for more, study in (([], "Z"), (["a", "--json"], "a"), (["a", "--derive"], "a"), ([run], "a")):
         assert main(["show", *more, "--csv", "--results", str(tmp_path)]) == 2
-        assert "next: steelyard show a --csv" in capsys.readouterr().err
+        assert f"next: steelyard show {study} --csv" in capsys.readouterr().err
     assert main(["show", "aa", "--csv", "--results", str(tmp_path)]) == 2
     assert "did you mean a?" in capsys.readouterr().err
 
@@ -243,3 +245,4 @@ def test_show_takes_the_selection_that_it_prints(tmp_path: Path, capsys: pytest.
     document = json.loads(capsys.readouterr().out)
     assert (document["study"], document["configurations"]) == ("a", [one])
     assert main(["show", "a:batch=9", *words]) == 2
+    assert "batch is 8, 16" in capsys.readouterr().err

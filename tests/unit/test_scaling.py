@@ -596,6 +596,11 @@ def with_settings(record: RunRecord, **values: str) -> RunRecord:
     return dataclasses.replace(record, settings=observe.Settings(values={**known, **values}))
 
 
+def with_facts(record: RunRecord, facts: dict[str, str]) -> RunRecord:
+    assert record.environment is not None
+    return dataclasses.replace(record, environment=dataclasses.replace(record.environment, facts=facts))
+
+
 def test_a_blocked_curve_names_no_ratio_in_any_finding(study: Any) -> None:
     # Superlinear by far, and in another precision: neither the text nor the data may say how far.
     slow, fast = SimTruth(step_time_s=0.010), SimTruth(step_time_s=0.010, sample_time_s=0.0)
@@ -654,6 +659,21 @@ def test_a_count_that_failed_belongs_to_its_curve(study: Any) -> None:
         ("precision bf16", ()),
         ("precision fp32", ((4, "1 out_of_memory"),)),
     ]
+
+
+def test_what_a_failed_run_did_not_look_at_is_no_setting_of_it(study: Any) -> None:
+    """The measured runs are on a node where memory cannot be bound to anything; the failed ones have not told."""
+    done = [with_facts(record, {"numa.nodes_with_cpus": "1"}) for record in study([1, 2])]
+    failed = [with_facts(record, {}) for record in study([1, 2], batch=64, cell="b")]
+    failed = [dataclasses.replace(record, status=observe.Status(code="out_of_memory", reason="x")) for record in failed]
+    (found,) = scaling(summarise(done + failed), "weak")
+    assert found.label == "32 samples per device"
+
+
+def test_a_setting_without_meaning_has_no_value_in_a_label(study: Any) -> None:
+    """Such as the attention kernel of a model that has none."""
+    done = study([1, 2]) + [with_settings(record, attention="math") for record in study([1, 2], cell="b")]
+    assert sorted(curve.label for curve in scaling(summarise(done))) == ["attention default: math", "no attention"]
 
 
 def test_a_curve_without_figures_does_not_hide_the_others(study: Any) -> None:

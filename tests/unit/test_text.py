@@ -8,8 +8,8 @@ import pytest
 
 from conftest import make_spec
 from steelyard.cli.arguments import assignment
-from steelyard.numbers import change, short
-from steelyard.terminal.text import natural_order, number, seconds, spec_notes, table, tuned_note
+from steelyard.numbers import change, natural_order, short
+from steelyard.terminal.text import number, seconds, spec_notes, table, tuned_note
 
 
 @pytest.mark.parametrize(

@@ -330,12 +330,14 @@ def _tuning(record: RunRecord) -> Settings:
     """
     spec = record.spec
     bound = _effect(record, "numa_bound")
-    one_node = spec.numa is None and _fact(record, "numa.nodes_with_cpus") == "1"
+    nodes = _fact(record, "numa.nodes_with_cpus")
+    # A single node leaves no choice. Nothing is known of a run that ended before it looked.
+    unbound = spec.numa is None and (nodes == "1" or (nodes is None and bound is None))
     kernel, attention = _effect(record, "optimizer_kernel"), _effect(record, "attention")
     known = {key: _effect(record, key) for key in ("cudnn_benchmark", "gradient_as_bucket_view")}
     return {
         "preset": spec.preset,
-        "numa": None if one_node else bool(spec.numa) if bound is None else not bound.startswith("no ("),
+        "numa": None if unbound else bool(spec.numa) if bound is None else not bound.startswith("no ("),
         "optimizer_kernel": f"{BY_TORCH}{kernel}" if kernel and spec.tuning.optimizer_kernel == "default" else kernel,
         "attention": f"{BY_TORCH}{attention}" if attention and spec.attention == "auto" else attention,
         **{key: None if value is None else value == "true" for key, value in known.items()},

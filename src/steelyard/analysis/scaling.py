@@ -44,6 +44,8 @@ OF_SPEEDUPS = ("SY301",)
 OF_CURVES = ("SY301", "SY31")
 # Settings about evidence or the environment of the job do not make another curve.
 ASIDE = ("size", "environment", "evidence")
+MEANINGLESS = "-"
+"""The text of a setting that has no meaning for a configuration, as a key-value cache has none in training."""
 TREND = "SY211"
 ABOVE = "an efficiency above 100 %, whose cause is not known"
 # Errors that make the figure of a size unreliable: a trend, and few jobs without a steady state.
@@ -232,11 +234,15 @@ def _grouped(
     _lend_single(groups, rows)
     for group in groups.values():
         _refuse_doubles(group, rows)
-    named = [
-        (", ".join(f"{name} {'unknown' if value is None else value}".strip() for name, value in key), group)
-        for key, group in groups.items()
-    ]
+    named = [(_label(key), group) for key, group in groups.items()]
     return sorted(named, key=lambda entry: (len(entry[0]), entry[0]))
+
+
+def _label(key: Key) -> str:
+    return ", ".join(
+        f"no {name}" if value == MEANINGLESS else f"{name} {'unknown' if value is None else value}".strip()
+        for name, value in key
+    )
 
 
 def _chosen(cell: CellSummary, row: Row) -> dict[str, str | None]:
@@ -254,7 +260,7 @@ def _chosen(cell: CellSummary, row: Row) -> dict[str, str | None]:
         if role not in ASIDE:
             value = row.get(key)
             value = asked.get(key) if value is None else value
-            found[key] = str(value) if value is not None or told else None
+            found[key] = str(value) if value is not None else MEANINGLESS if told else None
     return found
 
 

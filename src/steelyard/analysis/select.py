@@ -11,6 +11,7 @@ from steelyard.analysis.summary import CellSummary, summarise
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError, Problem, nearest, refusal
 from steelyard.inputs.synonyms import setting_for
+from steelyard.numbers import natural_order
 from steelyard.rules.table.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def narrow(entries: list[tuple[T, dict[str, Any]]], name: str, text: str) -> lis
         _require_key(key, name, entries)
         kept = [(entry, settings) for entry, settings in left if key in settings and same(settings[key], value)]
         if not kept:
-            there = sorted({str(settings[key]) for _, settings in left if key in settings})
+            there = sorted({str(settings[key]) for _, settings in left if key in settings}, key=natural_order)
             problem = _problem(f"{name}:{part}", f"no match; {key} is {_few(there) or 'unknown'}")
             raise InputError("nothing selected", problems=(problem,))
         left = kept

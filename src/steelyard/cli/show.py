@@ -45,7 +45,8 @@ def _require_one_form(arguments: argparse.Namespace, studies: Sequence[str]) -> 
     other = next((name for name in ("json", "derive") if getattr(arguments, name)), None)
     if arguments.csv and (other or arguments.what is None):
         problem = f"--csv and --{other} cannot be combined" if other else "--csv needs a study"
-        raise InputError(problem, next_step=f"steelyard show {studies[0] if studies else 'STUDY'} --csv")
+        study = next((name for name in (arguments.what, *studies) if name in studies), "STUDY")
+        raise InputError(problem, next_step=f"steelyard show {study} --csv")
 
 
 def _show_configurations(arguments: argparse.Namespace, folder: ResultFolder, studies: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from steelyard.analysis.power_trace import total
 from steelyard.analysis.rows import chosen_names
 from steelyard.analysis.summary import labels
 from steelyard.errors import printable
+from steelyard.numbers import natural_order
 from steelyard.terminal.best import answers as rankings
 from steelyard.terminal.conditions import state_lines
 from steelyard.terminal.findings import finding_lines
@@ -22,7 +23,6 @@ from steelyard.terminal.text import (
     WIDTH,
     WITHOUT_GAIN,
     interval_notes,
-    natural_order,
     number,
     seconds,
     sentence,

@@ -10,8 +10,8 @@ from steelyard.analysis.ratios import LEVEL
 from steelyard.analysis.rows import chosen_names, row_of, settings_in_effect
 from steelyard.analysis.summary import MEASURED, CellSummary, labels, rated
 from steelyard.contracts.base import to_json_object
+from steelyard.numbers import natural_order
 from steelyard.terminal.findings import findings_object
-from steelyard.terminal.text import natural_order
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

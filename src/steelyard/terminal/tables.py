@@ -7,6 +7,7 @@ from typing import Any
 from steelyard.analysis.bound import leading
 from steelyard.analysis.summary import MEASURED, CellSummary, generation, labels
 from steelyard.contracts.record import Finding, RunRecord
+from steelyard.numbers import natural_order
 from steelyard.terminal.best import unreliable_notes
 from steelyard.terminal.conditions import mhz, state_lines
 from steelyard.terminal.findings import finding_lines, merged, tally_lines, with_one_remedy
@@ -16,7 +17,6 @@ from steelyard.terminal.text import (
     count_statuses,
     interval_notes,
     many,
-    natural_order,
     number,
     seconds,
     shortened,

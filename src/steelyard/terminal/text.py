@@ -166,11 +166,6 @@ def tuned_note(specs: Iterable[RunSpec]) -> str:
     return f"preset: {found.pop()}" if len(found) == 1 and found != {"plain"} else ""
 
 
-def natural_order(text: str) -> list[float | str]:
-    """Sort key for labels: numbers by value, so that batch=8 comes before batch=16."""
-    return [float(part) if i % 2 else part for i, part in enumerate(re.split(r"([0-9]+(?:\.[0-9]+)?)", text))]
-
-
 def capital(text: str) -> str:
     """Capitalise the first letter."""
     return text[:1].upper() + text[1:]
