@@ -229,9 +229,7 @@ class Story:
         for node, run in [*self.orphaned.items()]:
             if (self.results.root / "runs" / "real" / run).is_dir():
                 processes = workers(self.cluster, run)
-                for process in processes:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process, signal.SIGCONT)
+                _send(signal.SIGCONT, processes)
                 self.went_on += bool(processes)
                 if not processes:
                     self.cluster.start("slurmd", "-D", "-N", node)
@@ -261,11 +259,14 @@ class Story:
         return self.cluster.run("scontrol", "show", "hostnames", names).split()[0]
 
     def freeze(self, run: str) -> int:
-        """Stop its processes, like a hanging file system; return how many they are."""
+        """Stop its processes, like a hanging file system; return how many they are, 0 if it has told its end."""
         processes = workers(self.cluster, run)
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGSTOP)
+        _send(signal.SIGSTOP, processes)
+        self.cluster.wait_for(lambda: not any(map(_runs, processes)), "its processes are stopped")
+        raw = (campaign.raw(run) for campaign in campaigns(self.results, "real"))
+        if any(b'"kind": "status"' in log.read_bytes() for folder in raw for log in folder.glob("events-*.jsonl")):
+            _send(signal.SIGCONT, processes)
+            return 0
         return len(processes)
 
     def go_on(self, harms: list[str]) -> None:
@@ -300,6 +301,21 @@ def workers(cluster: Cluster, run: str) -> list[int]:
         if b"steelyard.worker" in words and run.encode() in words:
             found.append(process)
     return found
+
+
+def _send(order: signal.Signals, processes: list[int]) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, order)
+
+
+def _runs(process: int) -> bool:
+    """Return whether a process is neither stopped nor at its end."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(") ")[2][0]
+    except OSError:
+        return False
+    return state not in "TtZX"
 
 
 def tell(story: Story, kinds: int, records: list[RunRecord], starts: Counter[str]) -> list[Figure]:
