@@ -245,4 +245,3 @@ def test_show_takes_the_selection_that_it_prints(tmp_path: Path, capsys: pytest.
     document = json.loads(capsys.readouterr().out)
     assert (document["study"], document["configurations"]) == ("a", [one])
     assert main(["show", "a:batch=9", *words]) == 2
-    assert "batch is 8, 16" in capsys.readouterr().err

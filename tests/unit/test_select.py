@@ -81,7 +81,7 @@ def test_a_run_is_that_run_alone(folder: ResultFolder) -> None:
         ("sweep/gpt", ["no such configuration", "sim-8-fp32"]),
         ("sweep/sim", ["4 configurations begin with it"]),
         ("sweep/", ["no such configuration"]),
-        ("sweep:batch=9", ["batch is 32, 8"]),
+        ("sweep:batch=9", ["batch is 8, 32"]),
         ("sweep:batc=8", ["no such setting", "did you mean batch?"]),
         ("sweep:batch", ["is not key=value"]),
         ("sweep:=8", ["is not key=value"]),
