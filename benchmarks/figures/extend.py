@@ -5,7 +5,7 @@ exactly the files that the page names as new or changed. The line above a code b
 
     New file `PATH`:                           the whole file
     In `PATH`, after the line `TEXT`:          lines to add, indented as the line that follows TEXT
-    This writes `PATH`:                        a command that changes the file
+    This writes `PATH` and `PATH`:             a command that changes these files
     Check:                                     commands that must succeed
 
 Other blocks are examples. `--quick` runs no commands of the pages; at the end it applies all pages to one tree and runs
@@ -36,7 +36,7 @@ THINGS = ("workload", "device", "sensor", "scheduler", "rule", "claim-rule", "ve
 BLOCK = re.compile(r"^(?P<said>[^\n]*)\n\n```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 NEW_FILE = re.compile(r"New file `([^`]+)`:")
 NEW_LINES = re.compile(r"In `([^`]+)`, after the line `(.+)`:")
-WRITES = re.compile(r"This writes `([^`]+)`:")
+WRITES = re.compile(r"This writes `[^`]+`(?: and `[^`]+`)*:")
 
 
 class PageError(Exception):
@@ -51,14 +51,14 @@ class Page:
     """Text of each new file, by its path."""
     lines: list[tuple[str, str, str]] = field(default_factory=list)
     """Path, the line after which to add, and what to add."""
-    writes: list[tuple[str, str]] = field(default_factory=list)
-    """Path and the command that changes it."""
+    writes: list[tuple[list[str], str]] = field(default_factory=list)
+    """Paths and the command that changes them."""
     checks: list[str] = field(default_factory=list)
 
     @property
     def files(self) -> set[str]:
         """All files that the page names."""
-        return {*self.new, *(path for path, _, _ in self.lines), *(path for path, _ in self.writes)}
+        return {*self.new, *(path for path, _, _ in self.lines), *(path for paths, _ in self.writes for path in paths)}
 
     def shorten(self) -> None:
         """Return the page without commands: only new files and lines."""
@@ -74,8 +74,8 @@ def read_page(text: str) -> Page:
             page.new[found[1]] = body
         elif found := NEW_LINES.fullmatch(said):
             page.lines.append((found[1], found[2], body))
-        elif found := WRITES.fullmatch(said):
-            page.writes.append((found[1], body.strip()))
+        elif WRITES.fullmatch(said):
+            page.writes.append((re.findall(r"`([^`]+)`", said), body.strip()))
         elif said == "Check:":
             page.checks += body.splitlines()
     if not page.new or not page.lines or not page.checks:
@@ -122,9 +122,9 @@ class Copy:
         for path, after, lines in page.lines:
             old = (self.tree / path).read_text(encoding="utf-8")
             (self.tree / path).write_text(add_lines(old, after, lines), encoding="utf-8")
-        for path, command in page.writes:
+        for paths, command in page.writes:
             if failure := self.run(command):
-                raise PageError(f"{path} was not written: {failure}")
+                raise PageError(f"{' and '.join(paths)}: not written: {failure}")
 
     def run(self, command: str) -> str:
         """Run one command in the tree; return its output if it failed, else an empty string."""

@@ -1,48 +1,69 @@
-"""Make the parts of the site that are not in git: pages from code, and parts of pages in place of a marker.
+"""Make what comes from code: the pages in docs/reference, and parts of other pages.
 
-<!-- code: PATH NAME ... -->     the source of classes or functions
-<!-- table: NAME -->             a calculation of scale.py
-<!-- fields: site -->            the fields of a site file
+<!-- code: PATH NAME ... -->  ... <!-- end of code -->     the source of classes or functions
+<!-- table: NAME -->          ... <!-- end of table -->    a calculation of scale.py
+<!-- fields: site -->         ... <!-- end of fields -->   the fields of a site file
+<!-- extras -->               ... <!-- end of extras -->   the extras of the package
+<!-- verbs -->                ... <!-- end of verbs -->    the verbs, grouped by question
+<!-- accelerators -->         ... <!-- end of accelerators -->   on which somebody tested; see accelerators.py
+<!-- figure: NAME -->8.5<!-- end -->                       a measured figure of figures.json
 """
 
 from __future__ import annotations
 
 import ast
+import difflib
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import accelerators
 import reference
 import scale
 from console import PageError
 
-from steelyard import plugins
-from steelyard.rules.rule import rule
-from steelyard.terminal.rule import index_page, page
+from steelyard.cli.main import GROUPS
+from steelyard.extras import EXTRAS
+from steelyard.terminal import rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-MARKER = re.compile(r"^<!-- (?P<kind>code|table|fields): (?P<what>[^\n]+?) -->$", re.MULTILINE)
-TABLES = {"facility": scale.facility, "registry": scale.registry}
+PART = re.compile(r"^<!-- (?P<kind>[a-z]+)(?:: (?P<what>[^\n]+?))? -->\n", re.MULTILINE)
+FIGURE = re.compile(r"<!-- figure: (?P<name>.+?) -->.*?<!-- end -->", re.DOTALL)
+PURPOSES = {
+    "torch": "run models",
+    "images": "read image files as data",
+    "timm": "the workload `timm`",
+    "transformers": "Llama, BERT and the detection transformer",
+    "segmentation": "the segmentation workloads",
+    "quality": "metrics of detection and segmentation",
+    "nvidia": "energy of NVIDIA devices",
+    "kubernetes": "studies on Kubernetes",
+    "report": "charts in reports; tables work without it",
+    "archive": "archive and query many runs",
+}
+THOUSAND = 1000
 
 
 def pages() -> dict[str, str]:
-    """Return every generated page by its path in docs/. Rules of other packages are not included."""
-    codes = [code for kind, names in plugins.BUILTIN.items() if kind.endswith("rule") for code in names]
-    rules = {f"rules/{code}.md": page(rule(code)) for code in codes}
-    more = {"rules/README.md": index_page(), "figures.md": figures_page(), "security.md": security_page()}
-    return rules | reference.pages() | more
-
-
-def security_page() -> str:
-    """Return SECURITY.md, which GitHub looks for at the top of a repository, with links as in docs/."""
-    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    return text.replace("](docs/figures.json)", "](figures.md)").replace("](docs/", "](")
+    """Return every page that is made from code alone, by its path in docs/."""
+    return reference.pages() | {"reference/rules.md": rule.page(), "reference/figures.md": figures_page()}
 
 
 def fill(text: str) -> str:
-    """Return a page with every marker replaced."""
-    return MARKER.sub(_make_part, text)
+    """Return a page with its parts and its figures made anew."""
+    made, at = [], 0
+    while found := PART.search(text, at):
+        end = f"<!-- end of {found['kind']} -->"
+        until = text.find(end, found.end())
+        if until < 0:
+            raise PageError(f"{found[0].strip()} has no {end}")
+        made += [text[at : found.end()], _make_part(found), "\n"]
+        at = until
+    return FIGURE.sub(_figure, "".join(made) + text[at:])
 
 
 def measured() -> dict[str, float]:
@@ -55,17 +76,50 @@ def _figures() -> dict[str, dict[str, Any]]:
     return found
 
 
+def _figure(found: re.Match[str]) -> str:
+    figures, name = measured(), " ".join(found["name"].split())
+    if name not in figures:
+        near = difflib.get_close_matches(name, figures, n=1)
+        raise PageError(f"unknown figure {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    value = figures[name]
+    shown = f"{value:,.0f}" if abs(value) >= THOUSAND else f"{value:.3g}"
+    return f"<!-- figure: {found['name']} -->{shown}<!-- end -->"
+
+
 def _make_part(found: re.Match[str]) -> str:
-    match found["kind"], found["what"].split():
+    made = TABLES.get((found["kind"], found["what"]))
+    if made is not None:
+        return made()
+    match found["kind"], (found["what"] or "").split():
         case "code", [path, *names]:
             source = (ROOT / path).read_text(encoding="utf-8")
             pieces = "\n\n\n".join(_find_code(source, name, path) for name in names)
             return f"```python\n{pieces}\n```"
-        case "table", [name] if name in TABLES:
-            return TABLES[name](measured())
-        case "fields", ["site"]:
-            return reference.site_fields()
-    raise PageError(f"unknown marker: {found[0]}")
+    raise PageError(f"unknown part: {found[0].strip()}")
+
+
+def _extras() -> str:
+    rows = [f"| `{name}` | {PURPOSES[name]} | {', '.join(f'`{each}`' for each in EXTRAS[name])} |" for name in EXTRAS]
+    return "\n".join(["| extra | for | installs |", "| --- | --- | --- |", *rows])
+
+
+def _verbs() -> str:
+    """Return the table of verbs, in the groups of `steelyard --help`."""
+    rows = []
+    for group, verbs in GROUPS.items():
+        heads = [f"**{group}**", *[""] * (len(verbs) - 1)]
+        rows += [f"| {head} | `{verb}` | {text} |" for head, (verb, text) in zip(heads, verbs.items(), strict=True)]
+    return "\n".join(["| | verb | what it does |", "| --- | --- | --- |", *rows])
+
+
+TABLES: dict[tuple[str, str | None], Callable[[], str]] = {
+    ("table", "facility"): lambda: scale.facility(measured()),
+    ("table", "registry"): lambda: scale.registry(measured()),
+    ("fields", "site"): reference.site_fields,
+    ("extras", None): _extras,
+    ("verbs", None): _verbs,
+    ("accelerators", None): accelerators.table,
+}
 
 
 def _find_code(source: str, name: str, path: str) -> str:

@@ -72,9 +72,9 @@ class Newcomer:
 
 
 def build(folder: Path) -> Path:
-    """Build the wheel of this source."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
-    subprocess.run([*command, str(folder), str(ROOT)], check=True)
+    """Build the packages of a release; return the wheel, which is made from the source package."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return next(folder.glob("steelyard-*.whl"))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("index", "tutorial", "install", "howto/researcher", "reference/verbs", "campaigns", "sites", "rules/SY103")
+PAGES = ("index", "tutorial", "install", "howto/researcher", "reference/verbs", "campaigns", "sites", "reference/rules")
 # Lines of commands, and lines of files: every line but output, which scrolls in its box.
 CUT = """() => [...document.querySelectorAll('.highlight:not(.language-text) pre > code > span')].filter(line => {
     const right = line.closest('code').getBoundingClientRect().right;

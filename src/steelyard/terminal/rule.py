@@ -78,21 +78,6 @@ def _example_object(example: Example) -> RuleExampleData:
     return {"text": example.text, "says": example.says, "factor": example.factor}
 
 
-def page(found: Rule) -> str:
-    """Return the Markdown page of a rule."""
-    first = f"**{found.severity}**: {SEVERITIES[found.severity]}. Family: {FAMILIES[found.code[2]]}. Checks: "
-    out = [f"# {found.code} {found.name}", first + SUBJECTS[found.subject] + "."]
-    out += ["## Why", found.why, "## How it is detected", found.detected]
-    for heading, example in (("Bad", found.bad), ("Good", found.good)):
-        language = "toml" if found.subject == "run" else "text"
-        block = [f"```{language}\n{example.text.strip()}\n```"] if example.text else []
-        command = _command(found, example)
-        block += [f"```text\n$ {command}\n```"] if command else []
-        out += [f"## {heading}", f"{example.says} {_form(found, example)}", *block]
-    out += ["## Fix", sentence(found.fix)]
-    return "\n\n".join(_wrapped(part) for part in out) + "\n"
-
-
 def index() -> list[tuple[str, list[Rule]]]:
     """Return every rule by family."""
     made = [rule(code) for code in codes()]
@@ -118,18 +103,35 @@ def overview() -> list[str]:
     return lines
 
 
-def index_page() -> str:
-    """Return the Markdown page that lists all rules."""
-    out = ["# Rules", _wrapped(
-        "Each finding has a code. Each page explains one code, as `steelyard explain CODE` does in a terminal. The "
-        "pages are generated from the code of the rules."
-    )]  # fmt: skip
-    out.append("\n".join(f"- **{severity}**: {words}." for severity, words in SEVERITIES.items()))
+def page() -> str:
+    """Return the Markdown page of all rules, with a heading for each code."""
+    intro = (
+        "Each finding has a code. `steelyard explain CODE` prints in a terminal what this page says about it. The "
+        "severities:"
+    )
+    out = ["# Rules", intro, "\n".join(f"- **{severity}**: {words}." for severity, words in SEVERITIES.items())]
     for words, found in index():
-        rows = [f"| [{e.code}]({e.code}.md) | {e.name} | {e.severity} | {SUBJECTS[e.subject]} |" for e in found]
+        rows = [f"| [{e.code}](#{anchor(e)}) | {e.name} | {e.severity} | {SUBJECTS[e.subject]} |" for e in found]
         head = "| code | name | severity | checks |\n| --- | --- | --- | --- |\n"
         out += [f"## SY{found[0].code[2]}xx: {words}", head + "\n".join(rows)]
-    return "\n\n".join(out) + "\n"
+        out += [part for each in found for part in _section(each)]
+    return "\n\n".join(_filled(part) for part in out) + "\n"
+
+
+def anchor(found: Rule) -> str:
+    """Return the name by which the page of all rules can be linked at this one."""
+    return f"{found.code} {found.name}".lower().replace(" ", "-")
+
+
+def _section(found: Rule) -> list[str]:
+    out = [f"### {found.code} {found.name}", f"**{found.severity}**; checks {SUBJECTS[found.subject]}."]
+    out += [f"**Why.** {found.why}", f"**How it is detected.** {found.detected}"]
+    for heading, example in (("Bad", found.bad), ("Good", found.good)):
+        out.append(f"**{heading}.** {example.says} {_form(found, example)}")
+        language = "toml" if found.subject == "run" else "text"
+        out += [f"```{language}\n{example.text.strip()}\n```"] if example.text else []
+        out += [f"```bash\n{command}\n```"] if (command := _command(found, example)) else []
+    return [*out, f"**Fix.** {sentence(found.fix)}"]
 
 
 def _form(found: Rule, example: Example) -> str:
@@ -150,5 +152,5 @@ def _command(found: Rule, example: Example) -> str:
     return shlex.join(words)
 
 
-def _wrapped(text: str) -> str:
+def _filled(text: str) -> str:
     return text if "\n" in text or text.startswith(("#", "```")) else textwrap.fill(text, 100)
