@@ -63,6 +63,37 @@ def test_each_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]
     assert "--json" in capsys.readouterr().out
 
 
+def test_other_systems_are_told_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert main(["run", "sim"]) == 2
+    assert "error: steelyard needs Linux, and this is darwin" in capsys.readouterr().err
+
+
+# What conda's and uv's Python lack, although the system has it.
+LACKING = {
+    "os": ("copy_file_range", "eventfd", "getrandom", "memfd_create", "pidfd_open", "splice"),
+    "signal": ("pidfd_send_signal",),
+}
+
+
+def test_a_python_with_fewer_functions_of_the_system(tmp_path: Path) -> None:
+    lines = [f"import {module}; vars({module}).pop({name!r}, None)" for module in LACKING for name in LACKING[module]]
+    (tmp_path / "sitecustomize.py").write_text("\n".join(lines), encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for words in (
+        ["-P", "-c", "import os, signal; assert not hasattr(os, 'pidfd_open') and not hasattr(os, 'memfd_create')"],
+        ["-m", "steelyard.cli.main", "run", "sim", "--max-steps", "20", "--min-steps", "20", "--min-seconds", "0"],
+        ["-m", "steelyard.cli.main", "wrap", "--study", "own", "--", "true"],
+        ["-m", "steelyard.cli.main", "query", "select count(*) as runs from runs"],
+    ):
+        command, environment = [sys.executable, *words], {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=HANG_S)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "2"
+
+
 def test_run_and_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["run", "sim", "--repeats", "3", "--set", "sim.noise.kind=normal"]) == 0
     out = capsys.readouterr()

@@ -22,7 +22,7 @@ from steelyard.contracts.wrap import HOST_VARIABLE, NODE_VARIABLE, NODES_VARIABL
 from steelyard.doctor.load import busy_line
 from steelyard.errors import InputError, Problem, SteelyardError, printable
 from steelyard.hostinfo import parse_cpus
-from steelyard.launch.local import MARK, PROCESSES_PER_CPU, TORCHRUN_LOGS, LocalLauncher
+from steelyard.launch.local import MARK, PROCESSES_PER_CPU, TORCHRUN_LOGS, Child, LocalLauncher
 from steelyard.launch.slurm.output import cause_in
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ class AllocationLauncher(LocalLauncher):
         launch = super().run(spec, raw, tick)
         return self._add_scheduled(launch, layout, raw / observe.WORKER_LOG)
 
-    def end(self, process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
+    def end(self, process: Child, mark: str, *, ended: bool) -> None:
         """Leave nothing of the step running on any node: srun may have been killed before it could end it."""
         super().end(process, mark, ended=ended)
         if process.returncode == 0:

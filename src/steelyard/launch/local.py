@@ -10,7 +10,6 @@ import datetime as dt
 import math
 import os
 import secrets
-import select
 import shutil
 import signal
 import socket
@@ -19,7 +18,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steelyard import hostinfo
 from steelyard.contracts import observe, threads
@@ -40,6 +39,8 @@ ORDERS = {signal.SIGINT: b"I", signal.SIGTERM: b"T"}
 LIMIT = b"L"
 ROUNDS = 50
 LOOK_AGAIN_S = 0.01
+KILL_LIMIT_S = 5.0
+"""For processes to be gone that were killed: the device of one may take seconds to release its memory."""
 # Marks the environment of every process of a launch: torchrun starts its children in new sessions, thus no process
 # group has them all.
 MARK = "STEELYARD_LAUNCH"
@@ -47,6 +48,29 @@ ROOT = Path("/")
 TORCHRUN_LOGS = "torchrun"
 RANK_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 PROCESSES_PER_CPU = 32
+
+
+class Child(subprocess.Popen[bytes]):
+    """A process whose end is awaited without reaping it: until then its number is not used again.
+
+    A thread waits. A handle of the process (pidfd) would need none, but the kernel of RHEL 8 is older than such
+    handles, and some builds of Python, such as that of conda, have no function for them.
+    """
+
+    def __init__(self, command: list[str], **options: Any) -> None:
+        super().__init__(command, **options)
+        self._ended = threading.Event()
+        threading.Thread(target=self._await_end, daemon=True).start()
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it ends within so many seconds; return as soon as it does."""
+        return self._ended.wait(seconds)
+
+    def _await_end(self) -> None:
+        # It may be reaped meanwhile.
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self._ended.set()
 
 
 class LocalLauncher:
@@ -120,7 +144,7 @@ class LocalLauncher:
         """Return our environment without the rank variables of a job that we may have been started in."""
         return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
 
-    def end(self, process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
+    def end(self, process: Child, mark: str, *, ended: bool) -> None:
         """Leave no process of a launch running: SIGTERM first, then SIGKILL. `ended`: it has ended by itself.
 
         The group is signalled before its leader is reaped: until then its number cannot be reused.
@@ -128,7 +152,7 @@ class LocalLauncher:
         since = _start_ticks(Path(f"/proc/{process.pid}"))
         if not ended:
             _signal_group(process, signal.SIGTERM)
-            _ends_within(process, GRACE_S)
+            process.ends_within(GRACE_S)
         _signal_group(process, signal.SIGKILL)
         process.wait()
         if process.stdin is not None:
@@ -138,8 +162,7 @@ class LocalLauncher:
             left, starting = _find_marked(mark, since)
             if not left and not starting:
                 return
-            for number in left:
-                _kill(number)
+            _kill(left)
             if not left:
                 time.sleep(LOOK_AGAIN_S)
 
@@ -157,7 +180,7 @@ class LocalLauncher:
                 process = _start_shown(command, {**os.environ, MARK: mark})
             else:
                 # Our end of its standard input is the lifeline: the system closes it when we die, for whatever reason.
-                process = subprocess.Popen(
+                process = Child(
                     command,
                     stdin=subprocess.PIPE,
                     stdout=log,
@@ -192,7 +215,7 @@ class LocalLauncher:
         )
 
 
-def _start_shown(command: list[str], variables: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start_shown(command: list[str], variables: dict[str, str]) -> Child:
     """Start the worker of a program that has our terminal, and everything else that we were given, as its own.
 
     It stays in our process group, to which the terminal sends its signals. The lifeline is a pipe of its own.
@@ -200,9 +223,7 @@ def _start_shown(command: list[str], variables: dict[str, str]) -> subprocess.Po
     reading, writing = os.pipe()
     os.set_inheritable(reading, True)
     try:
-        process = subprocess.Popen(
-            [*command, "--lifeline-from", str(reading), "--show"], env=variables, close_fds=False
-        )
+        process = Child([*command, "--lifeline-from", str(reading), "--show"], env=variables, close_fds=False)
     finally:
         os.close(reading)
     process.stdin = os.fdopen(writing, "wb", buffering=0)
@@ -231,14 +252,14 @@ def _orders_held(*, raised: bool = True) -> Iterator[list[int]]:
             signal.raise_signal(orders[0])
 
 
-def _wait(process: subprocess.Popen[bytes], limit_s: float | None, tick: Callable[[], None], orders: list[int]) -> bool:
+def _wait(process: Child, limit_s: float | None, tick: Callable[[], None], orders: list[int]) -> bool:
     """Wait for the end of a process; False if the time limit or a signal came first."""
     deadline_s = None if limit_s is None else time.monotonic() + limit_s
     while True:
         wait_s = PROGRESS_EVERY_S
         if deadline_s is not None:
             wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
-        if _ends_within(process, wait_s):
+        if process.ends_within(wait_s):
             return True
         if orders or (deadline_s is not None and time.monotonic() >= deadline_s):
             return False
@@ -246,7 +267,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float | None, tick: Callabl
 
 
 def _wait_for_program(
-    process: subprocess.Popen[bytes],
+    process: Child,
     limit_s: float | None,
     tick: Callable[[], None],
     orders: list[int],
@@ -260,7 +281,7 @@ def _wait_for_program(
     deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s
     while True:
         next_s = min(deadline_s, until_s) - time.monotonic()
-        if _ends_within(process, min(PROGRESS_EVERY_S, max(0.0, next_s))):
+        if process.ends_within(min(PROGRESS_EVERY_S, max(0.0, next_s))):
             return not limit_hit, limit_hit
         for number in orders[told:]:
             _tell(process, ORDERS[signal.Signals(number)])
@@ -282,24 +303,14 @@ def _tell(process: subprocess.Popen[bytes], order: bytes) -> None:
             os.write(process.stdin.fileno(), order)
 
 
-def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait without reaping. A process handle wakes us as soon as the worker ends; Popen.wait would poll."""
-    handle = os.pidfd_open(process.pid)
-    try:
-        return bool(select.select([handle], [], [], seconds)[0])
-    finally:
-        os.close(handle)
-
-
-def _kill(number: int) -> None:
-    """Kill a process that is not our child, and wait until it is gone."""
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(number)
-        try:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-            select.select([handle], [], [], 1.0)
-        finally:
-            os.close(handle)
+def _kill(numbers: list[int]) -> None:
+    """Kill processes that are not our children, and wait until they have released what they held."""
+    for number in numbers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    until_s = time.monotonic() + KILL_LIMIT_S
+    while any(map(_is_alive, numbers)) and time.monotonic() < until_s:
+        time.sleep(LOOK_AGAIN_S)
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -330,9 +341,21 @@ def _find_marked(mark: str, since: int) -> tuple[list[int], bool]:
     return found, starting
 
 
+def _is_alive(number: int) -> bool:
+    try:
+        return _stat(Path(f"/proc/{number}"))[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def _start_ticks(process: Path) -> int:
-    """Return the start time of a process in clock ticks; its name in the same line may hold blanks."""
-    return int((process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
+    """Return the start time of a process in clock ticks."""
+    return int(_stat(process)[19])
+
+
+def _stat(process: Path) -> list[str]:
+    """Return what the system tells about a process, from its state on; its name before that may hold blanks."""
+    return (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
 def _oom_kills() -> int:

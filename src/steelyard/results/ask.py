@@ -12,6 +12,7 @@ import os
 import resource
 import select
 import signal
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,8 @@ def ask(
     `clean`: what is done to texts in CSV.
     InputError if the query is wrong, SteelyardError if it takes too long or too much memory.
     """
-    answer = os.memfd_create("answer")
+    with tempfile.TemporaryFile() as file:
+        answer = os.dup(file.fileno())
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
+import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -129,9 +130,8 @@ class Results:
 
     def _load_fresh(self) -> bool:
         """Read the records of runs that are not archived."""
-        handle = os.memfd_create("lines")
         longest = 0
-        with os.fdopen(handle, "wb") as lines:
+        with tempfile.TemporaryFile() as lines:
             for study in nofollow.names(self._root / "runs"):
                 home = self._root / "runs" / study
                 if not nofollow.is_folder(home):
@@ -146,7 +146,7 @@ class Results:
                             longest = max(longest, lines.write(line))
             lines.flush()
             if longest:
-                rows.load(self._connection, f"/proc/self/fd/{handle}", longest)
+                rows.load(self._connection, f"/proc/self/fd/{lines.fileno()}", longest)
         return longest > 0
 
     def _make_views(self, *, fresh: bool) -> None:

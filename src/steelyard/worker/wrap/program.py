@@ -199,25 +199,23 @@ class Supervisor:
 
     def _look_after(self, output: ProgramOutput, start_s: float) -> None:
         """Return when the program has ended, but leave it to be waited for."""
-        process = os.pidfd_open(self._process)
         ready = select.poll()
-        for handle in (process, self._heard):
-            ready.register(handle, select.POLLIN)
+        ready.register(self._heard, select.POLLIN)
         limit_s = float("inf") if self._limit_s is None else start_s + self._limit_s
-        try:
-            while True:
-                now_s = clock.now()
-                next_s = min(limit_s, self._kill_s, self._stop_s, now_s + LOOK_EVERY_S)
-                found = dict(ready.poll(1000 * max(0.0, next_s - now_s)))
-                # Signals first. One that came to the whole group is here before the launcher passes it on, but perhaps
-                # only after the first read has returned.
-                for byte in sorted(self._hear() + self._hear()):
-                    self._take(byte, output)
-                if process in found:
-                    return
+        ended = False
+        while not ended:
+            now_s = clock.now()
+            next_s = min(limit_s, self._kill_s, self._stop_s, now_s + LOOK_EVERY_S)
+            # The end of a child is a signal, too.
+            ready.poll(1000 * max(0.0, next_s - now_s))
+            # Signals first. One that came to the whole group is here before the launcher passes it on, but perhaps
+            # only after the first read has returned.
+            heard = self._hear() + self._hear()
+            ended = os.waitid(os.P_PID, self._process, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+            for byte in sorted(heard + (self._hear() if ended else b"")):
+                self._take(byte, output)
+            if not ended:
                 self._check(limit_s)
-        finally:
-            os.close(process)
 
     def _hear(self) -> bytes:
         try:
