@@ -29,7 +29,7 @@ LISTS = {
 # What other tools call these, or the nearest thing that is registered.
 _DEVICES = {
     "gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "hip": "cuda", "amd": "cuda", "intel": "xpu", "gaudi": "hpu",
-    "habana": "hpu", "metal": "mps", "apple": "mps", "any": "auto",
+    "habana": "hpu", "any": "auto",
 }  # fmt: skip
 _WORKLOADS = {
     "resnet": "resnet50", "gpt2": "gpt", "gpt-2": "gpt", "bert": "bert-base", "vit": "vit-l-16", "swin": "swin-t",
@@ -43,7 +43,7 @@ OTHER_NAMES: dict[str, dict[str, str]] = {"device": _DEVICES, "workload": _WORKL
 BUILTIN: dict[str, dict[str, str]] = {
     "device": {
         "sim": "steelyard.worker.engine.sim_job:open_job",
-        **dict.fromkeys(("auto", "cpu", "cuda", "xpu", "hpu", "mps"), "steelyard.worker.engine.torch_entry:open_job"),
+        **dict.fromkeys(("auto", "cpu", "cuda", "xpu", "hpu"), "steelyard.worker.engine.torch_entry:open_job"),
     },
     "workload": {
         "sim": "steelyard.worker.workloads.sim:SimSteps",

@@ -279,7 +279,7 @@ def test_without_the_library_there_is_a_command_to_type(charts: Any, monkeypatch
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert not draw.available()
-    with pytest.raises(InputError, match=r"pip install 'steelyard\[report\]'"):
+    with pytest.raises(InputError, match="next: pip install 'vl-convert-python>="):
         draw.svg(charts["heat"])
 
 

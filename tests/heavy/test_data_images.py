@@ -232,7 +232,7 @@ def test_without_pillow() -> None:
         "try:\n    decode(b'')\nexcept InputError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'steelyard[images]'" in done.stdout
+    assert "next: pip install 'pillow>=" in done.stdout
 
 
 def test_training_crops_are_as_they_should_be() -> None:

@@ -533,7 +533,7 @@ def test_without_the_drawing_library_tables_stand(
 ) -> None:
     monkeypatch.setattr(draw, "available", lambda: False)
     assert main(["report", "line", "--results", str(results.path), "-o", str(tmp_path / "x.html")]) == 0
-    assert "pip install 'steelyard[report]'" in capsys.readouterr().err
+    assert "for charts: pip install 'vl-convert-python>=" in capsys.readouterr().err
     assert "image/svg" not in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 

@@ -34,6 +34,7 @@ from steelyard.contracts.base import from_json_object
 from steelyard.contracts.sim import Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec, Source
 from steelyard.errors import InputError, SteelyardError
+from steelyard.extras import install_line
 from steelyard.inputs.site import Cluster, Container, Limits, Mount, Place, Pool, Site, Toleration
 from steelyard.inputs.suite import suite_names
 from steelyard.launch import follow, registry, staging
@@ -1026,7 +1027,7 @@ def test_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     (check,) = Kubernetes().check(Place(make_site(), "pool"))
-    assert check.fix == "pip install 'steelyard[kubernetes]'"
+    assert check.fix == install_line("kubernetes")
 
 
 def test_the_token_is_sent_and_never_said(tmp_path: Path, platform: Platform) -> None:

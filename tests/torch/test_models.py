@@ -223,19 +223,19 @@ def test_without_torchvision_the_error_says_what_to_type(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("build", "library", "extra"),
+    ("build", "library", "package"),
     [
         (timm_models.build, "timm", "timm"),
         (llama.build, "transformers", "transformers"),
         (bert.base, "transformers", "transformers"),
-        (segmentation.segformer, "segmentation_models_pytorch", "segmentation"),
+        (segmentation.segformer, "segmentation_models_pytorch", "segmentation-models-pytorch"),
     ],
 )
-def test_without_its_library_the_error_names_the_extra(
-    build: Callable[[], ModelBundle], library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+def test_without_its_library_the_error_says_what_to_type(
+    build: Callable[[], ModelBundle], library: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(InputError, match=rf"needs {library}(?s:.*)pip install 'steelyard\[{extra}\]'"):
+    with pytest.raises(InputError, match=rf"needs {library}(?s:.*)next: pip install '{package}>="):
         build()
 
 

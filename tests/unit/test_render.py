@@ -156,7 +156,7 @@ def test_method_and_environment_are_folded() -> None:
 def test_without_the_library_that_draws_the_tables_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draw, "available", lambda: False)
     text = html(PAGE)
-    assert "steelyard[report]" in text
+    assert "pip install &#x27;vl-convert-python" in text
     assert text.count("<table") == WHOLE.count("<table")
     assert text.count("<img") == WHOLE.count("<img") - 2
 

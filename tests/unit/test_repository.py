@@ -16,6 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from steelyard.extras import EXTRAS, install_line
 from steelyard.version import VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,31 @@ def test_the_lock_has_one_version_that_is_allowed_of_each_package() -> None:
         wanted = Requirement(text)
         if wanted.name != project["name"]:
             assert pinned[canonicalize_name(wanted.name)] in wanted.specifier, text
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {name: tuple(needs) for name, needs in project["optional-dependencies"].items()}
+    assert extras.pop("dev")
+    assert extras.pop("all") == (f"steelyard[{','.join(EXTRAS)}]",)
+    assert extras == EXTRAS
+
+
+def test_install_lines_name_packages_that_pip_can_find() -> None:
+    """No index has steelyard: it is installed from a folder or a file."""
+    assert install_line("report") == "pip install 'vl-convert-python>=1.7'"
+    assert shlex.split(install_line("images", "quality"))[2:] == [*EXTRAS["images"], *EXTRAS["quality"]]
+    known = {package for packages in EXTRAS.values() for package in packages}
+    known |= {f"{place}[torch,report]" for place in (".", f"steelyard-{VERSION}-py3-none-any.whl")}
+    known |= {".", ".[torch]", ".[dev]", ".[dev,all]"}
+    texts = chain((ROOT / "src").rglob("*.py"), (ROOT / "docs").rglob("*.md"), ROOT.glob("*.md"))
+    lines = [found for path in texts for found in re.findall(r"pip install [^`\n]*", path.read_text(encoding="utf-8"))]
+    quoted = {name for line in lines for name in re.findall(r"'([^']+)'", line)}
+    assert {".[torch]", *EXTRAS["archive"], *EXTRAS["kubernetes"]} <= quoted
+    assert quoted - known == {"numpy<2"}
+    assert [line for line in lines if re.search(r" steelyard\b(?!-\d)", line) and "--find-links" not in line] == [
+        'pip install torch, or start steelyard with the Python that has it",'
+    ]
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)

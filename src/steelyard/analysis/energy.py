@@ -44,7 +44,7 @@ TURNED = {"samples_per_wh": ("energy_per_sample", "samples/Wh"), "tokens_per_wh"
 
 UNSAID = "the record has no validity for its energy"
 NOT_WATCHED = "the record has no energy: it was not watched, or no sensor was looked for"
-GPUS = ("cuda", "xpu", "mps")
+GPUS = ("cuda", "xpu")
 MAX_NAMED = 10_000
 # The most runs that are tried to find one to draw.
 MAX_TRIED = 20

@@ -331,7 +331,7 @@ def _tuning(record: RunRecord) -> Settings:
     spec = record.spec
     bound = _effect(record, "numa_bound")
     nodes = _fact(record, "numa.nodes_with_cpus")
-    # A single node leaves no choice. Nothing is known of a run that ended before it looked.
+    # A single node leaves no choice. A run may have ended before it looked.
     unbound = spec.numa is None and (nodes == "1" or (nodes is None and bound is None))
     kernel, attention = _effect(record, "optimizer_kernel"), _effect(record, "attention")
     known = {key: _effect(record, key) for key in ("cudnn_benchmark", "gradient_as_bucket_view")}

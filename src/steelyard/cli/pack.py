@@ -9,6 +9,7 @@ from pathlib import Path
 from steelyard.analysis.request import Tariff, WorkPlan, tariff_of
 from steelyard.cli.parser import OptionError
 from steelyard.errors import InputError, Problem, printable
+from steelyard.extras import install_line
 from steelyard.inputs.scheme import SchemeFile, find_scheme, scheme_folders, scheme_names
 from steelyard.inputs.site import find_place
 from steelyard.report.pack.build import gather
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         ResultFolder(arguments.results), arguments.study, plan, schemes=schemes, tariff=tariff, declared=arguments.kind
     )
     if not draw.available():
-        print("no charts; for charts: pip install 'steelyard[report]'", file=sys.stderr)
+        print(f"no charts; for charts: {install_line('report')}", file=sys.stderr)
     written = write_pack(pack, arguments.output, pdf=arguments.pdf)
     if arguments.json:
         print_json(pack_object(written.pack, written.files))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from steelyard.analysis.verify import history, occasions
 from steelyard.errors import InputError, Problem, printable
+from steelyard.extras import install_line
 from steelyard.inputs.recipe import plan
 from steelyard.inputs.suite import find_recipe
 from steelyard.report.audit.reference import reference_page
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(
             "drawing charts"
             if draw.available()
-            else "no charts, only their tables; for charts: pip install 'steelyard[report]'"
+            else f"no charts, only their tables; for charts: {install_line('report')}"
         )
     made = write(page, path, kind)
     if arguments.json:

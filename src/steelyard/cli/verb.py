@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from steelyard.cli.exit_codes import DONE, FAILED, INTERRUPTED
 from steelyard.cli.parser import OptionError, Parser, did_you_mean
-from steelyard.errors import LEFT_OUT, SHOWN_PROBLEMS, SteelyardError, printable
+from steelyard.errors import LEFT_OUT, SHOWN_PROBLEMS, InputError, SteelyardError, printable
 from steelyard.terminal.document import print_json
 from steelyard.terminal.text import RESULTS
 
@@ -63,6 +63,10 @@ def _run(name: str, words: list[str], known: Collection[str]) -> int:
             raise OptionError(f"{name}: unknown verb{did_you_mean(name, known)}", "steelyard")
         parser = make_parser(name)
         arguments = parser.parse_args(words)
+        if sys.platform != "linux":
+            raise InputError(
+                f"steelyard needs Linux, and this is {sys.platform}", next_step="use a Linux machine or container"
+            )
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)
         module = importlib.import_module(f"steelyard.cli.{name}")

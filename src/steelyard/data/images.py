@@ -11,6 +11,7 @@ import numpy as np
 
 from steelyard.data.form import begins_like, read_whole
 from steelyard.errors import DamagedDataError, InputError, Problem
+from steelyard.extras import install_line
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -46,7 +47,7 @@ def pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError:
-        raise InputError("reading pictures needs Pillow", next_step="pip install 'steelyard[images]'") from None
+        raise InputError("reading pictures needs Pillow", next_step=install_line("images")) from None
     return Image
 
 

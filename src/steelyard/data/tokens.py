@@ -17,6 +17,7 @@ import numpy as np
 from steelyard.data.form import begins_like, read_at, read_whole
 from steelyard.data.json_stream import JsonLimits, value
 from steelyard.errors import DamagedDataError, InputError, Problem
+from steelyard.extras import install_line
 
 if TYPE_CHECKING:
     import random
@@ -374,9 +375,8 @@ def _encoder(tokenizer: Path | None) -> _Encoder:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise InputError(
-            "a tokenizer.json needs the library tokenizers", next_step="pip install 'steelyard[transformers]'"
-        ) from None
+        line = install_line("transformers")
+        raise InputError("a tokenizer.json needs the library tokenizers", next_step=line) from None
     data = read_whole(tokenizer, TOKENIZER_BYTES)
     try:
         loaded = Tokenizer.from_str(data.decode("utf-8"))

@@ -37,6 +37,7 @@ MEASURED_SIDE: Final = ("worker", "contracts", "estimate", "data")
 MEASURED_FILES: Final = (
     "__init__.py",
     "errors.py",
+    "extras.py",
     "hostinfo.py",
     "hostload.py",
     "nofollow.py",

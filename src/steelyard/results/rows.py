@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard import nofollow
 from steelyard.errors import InputError, SteelyardError
+from steelyard.extras import install_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +159,7 @@ def import_duckdb() -> Any:
     try:
         return importlib.import_module("duckdb")
     except ImportError:
-        raise SteelyardError("DuckDB is not installed", next_step="pip install 'steelyard[archive]'") from None
+        raise SteelyardError("DuckDB is not installed", next_step=install_line("archive")) from None
 
 
 def write_tables(folder: Path, longest: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from steelyard.errors import printable
+from steelyard.extras import install_line
 from steelyard.terminal.text import number, table, wrapped
 
 STATE = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
@@ -13,8 +14,8 @@ LEGEND = (
     "GFLOP train, infer = operations per sample, with the default options",
     "state = parameters, gradients and optimizer state in fp32",
     "sample = activations per sample that the forward pass keeps for the backward pass",
-    "needs = extras to install besides torch, as in: pip install 'steelyard[torch,timm]'",
-    "Details of one: steelyard workloads NAME [--model KEY=VALUE]",
+    "needs = extras, besides torch",
+    "Details of one, and the command that installs what it needs: steelyard workloads NAME [--model KEY=VALUE]",
 )
 
 
@@ -50,7 +51,7 @@ def workload_lines(name: str, entry: dict[str, Any]) -> list[str]:
     """Format everything about one workload."""
     needs = "nothing"
     if entry["extras"]:
-        needs = ", ".join(["torch", *entry["needs"]]) + f": pip install 'steelyard[{','.join(entry['extras'])}]'"
+        needs = ", ".join(["torch", *entry["needs"]]) + f": {install_line(*entry['extras'])}"
     rows = {
         "family": entry["family"],
         "modes": ", ".join(entry["modes"]) + f" (default: {entry['modes'][0]})",

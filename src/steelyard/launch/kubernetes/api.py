@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from steelyard.errors import InputError, SteelyardError, printable
+from steelyard.extras import install_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -163,7 +164,7 @@ def _client(context: str | None) -> Any:
     except ImportError:
         raise InputError(
             "Kubernetes needs the package `kubernetes`, which is not installed",
-            next_step="pip install 'steelyard[kubernetes]'",
+            next_step=install_line("kubernetes"),
         ) from None
     # Any: the types differ between its releases.
     client: Any = kubernetes.client

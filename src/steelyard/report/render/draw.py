@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from steelyard.errors import InputError, Problem
+from steelyard.extras import install_line
 from steelyard.report.charts.style import DARK, INK, QUIET
 
 if TYPE_CHECKING:
@@ -126,9 +127,7 @@ def library() -> ModuleType:
         import vl_convert
     except ImportError:
         problem = Problem("charts", "vl-convert-python is not installed", "tables, Markdown and CSV work without it")
-        raise InputError(
-            "cannot draw charts", problems=(problem,), next_step="pip install 'steelyard[report]'"
-        ) from None
+        raise InputError("cannot draw charts", problems=(problem,), next_step=install_line("report")) from None
     return vl_convert
 
 

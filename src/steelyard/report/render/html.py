@@ -14,6 +14,7 @@ from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from steelyard.extras import install_line
 from steelyard.report.page import Chart, Drawing, Prose, Table
 from steelyard.report.render import draw
 from steelyard.report.render.csv_table import table_object
@@ -39,7 +40,7 @@ TRUST = {
     "consistent": "\u2713 Consistent",
     "contradictory": "\u25a0 Contradictory",
 }
-NO_PICTURE = "The chart could not be drawn. To get it: pip install 'steelyard[report]', then make the report again."
+NO_PICTURE = f"The chart could not be drawn. To get it: {install_line('report')}, then make the report again."
 
 
 def html(page: Page, *, charts: bool = True) -> str:

@@ -73,8 +73,6 @@ def open_device(family: str, rank: int, local_rank: int, local_world: int = 1) -
             next_step="use a newer torch, or let every rank see all devices of its node",
         )
     device.visible = count
-    # Recording an event does not make MPS start its work, so asking about one tells nothing.
-    device.queued = device.queued and kind != "mps"
     return device
 
 
@@ -229,7 +227,7 @@ class _Accelerator(TorchDevice):
         """Return what torch's allocator and the driver tell; not every backend and release has both."""
         module = self._module
         free, total = ask(lambda: module.mem_get_info()) or (None, None)
-        used = ask(lambda: module.driver_allocated_memory()) if free is None else total - free
+        used = None if free is None else total - free
         host = hostinfo.memory_table(ROOT) if self.shares_memory else {}
         node_used = host["MemTotal"] - host["MemAvailable"] if {"MemTotal", "MemAvailable"} <= host.keys() else None
         return MemoryPeak(

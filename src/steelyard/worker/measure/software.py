@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
-ACCELERATORS = ("cuda", "xpu", "npu", "hpu", "mtia", "mps")
+ACCELERATORS = ("cuda", "xpu", "npu", "hpu", "mtia")
 
 VARIABLES = frozenset({
     "AMD_DIRECT_DISPATCH", "AMD_LOG_LEVEL", "AMD_SERIALIZE_KERNEL", "CRAY_CUDA_MPS", "CUBLASLT_LOG_LEVEL",
@@ -137,10 +137,7 @@ def accelerator_name(torch: Any) -> str | None:
 
 def available(torch: Any, kind: str) -> bool:
     """Whether torch can use a device of this kind now."""
-    # Older releases have Apple's devices in another module.
-    return kind == "cpu" or _is_true(
-        torch.backends.mps if kind == "mps" else getattr(torch, kind, None), "is_available"
-    )
+    return kind == "cpu" or _is_true(getattr(torch, kind, None), "is_available")
 
 
 def free_device_bytes() -> float | None:

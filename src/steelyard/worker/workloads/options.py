@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from steelyard.errors import InputError, Problem
+from steelyard.extras import install_line
 
 REASON_CHARACTERS = 200
 
@@ -45,5 +46,5 @@ def library(module: str, extra: str, what: str) -> Any:
             f"{what} needs {name}, which cannot be imported here",
             problems=(Problem(name, str(error)[:REASON_CHARACTERS], "a version that matches this torch"),),
             # Not the extra with torch: it could replace the installed torch.
-            next_step="pip install torchvision" if name == "torchvision" else f"pip install 'steelyard[{extra}]'",
+            next_step="pip install torchvision" if name == "torchvision" else install_line(extra),
         ) from None
