@@ -82,6 +82,7 @@ ONCE = (
     "import {data}/imported/guidellm-benchmarks.json", "import {data}/imported/nccl-all-reduce.txt",
     "import {data}/imported/mlperf", "expect resnet50 --device A100", "expect resnet50 --value '2500 images/s'",
     "compare nrp-gh200:system=GH200 nrp-gh200:system=A100", "explain SY103 SY301", "explain settings", "site list",
+    "study new", "study new batch",
     "site new slurm-cpu", "site show {examples}/sites/lumi.toml", "site check {examples}/sites/lumi.toml --offline",
     "selftest --hardware", "workloads", "workloads sim", "data", "data show cifar10",
     "data make mnist made --samples 20", "data check mnist:made", "completion bash",

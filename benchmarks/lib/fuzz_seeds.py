@@ -224,7 +224,7 @@ def _inputs(folder: Path) -> None:
     sources = {
         "sites": PACKAGE / "sites", "schemes": PACKAGE / "schemes", "tables": PACKAGE / "reference",
         "printed": ROOT / "tests/data/printed",
-        "studies": ROOT / "docs/examples/studies", "recipes": ROOT / "docs/examples/recipes",
+        "studies": PACKAGE / "studies", "recipes": ROOT / "docs/examples/recipes",
     }  # fmt: skip
     for name, source in sources.items():
         shutil.copytree(source, folder / name)

@@ -6,7 +6,6 @@ A test compares docs/metrics.toml with real records.
 from __future__ import annotations
 
 import argparse
-import re
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,13 +22,11 @@ from steelyard.inputs.site import Site
 from steelyard.inputs.study import Study
 from steelyard.inputs.suite import Suite
 from steelyard.inputs.validate import json_schema
+from steelyard.terminal import fields
 
 DOCS = Path(__file__).resolve().parent.parent
 HEAD = ("| field | value | default | meaning |", "|---|---|---|---|")
 READ_HEAD = ("| field | value | meaning |", "|---|---|---|")
-# A larger bound only rejects nonsense; it does not help the reader.
-TELLING_BOUND = 10**6
-KINDS = {"integer": "whole number", "boolean": "true or false", "array": "list", "string": "text"}
 SITE_TABLES = {
     "Site": "At the top of the file",
     "Pool": "`[pools.NAME]`: one kind of node",
@@ -56,34 +53,38 @@ CONTRACTS = {
         Study,
         "A study file",
         "A study is a TOML file. `run` has the fields of a [run](run-spec.md), `sweep` has lists of values for them.\n"
-        "`steelyard explain study` prints the JSON Schema. Unknown fields are errors.",
+        "`steelyard explain study` lists the fields; with `--json` it prints the JSON Schema.\n"
+        "Unknown fields are errors.",
     ),
     "suite": ContractPage(
         Suite,
         "A suite file",
         "The file `suite.toml` in the folder of a [suite](../adding-a-suite.md). `run` has the fields of\n"
-        "a [run](run-spec.md). `steelyard explain suite` prints the JSON Schema.",
+        "a [run](run-spec.md). `steelyard explain suite` lists the fields; with `--json` it prints the\n"
+        "JSON Schema.",
     ),
     "run-spec": ContractPage(
         RunSpec,
         "A run's settings",
         "The settings of one run, for a study's table `[run]` and `steelyard run --set KEY=VALUE`. Nested fields have\n"
         "dotted names, such as `budget.max_seconds`. `run_id`, `study`, `configuration`, `repeat` and `seed` are set\n"
-        "automatically. `steelyard explain run-spec` prints the JSON Schema.",
+        "automatically. `steelyard explain run-spec` lists the settings, `steelyard explain run-spec budget`\n"
+        "those with this word in their names; with `--json` it prints the JSON Schema.",
     ),
     "record": ContractPage(
         RunRecord,
         "A record",
         "The result of one run: `RESULTS/runs/STUDY/RUN_ID/record.json`. It is derived from the raw files in the same\n"
         "folder; `steelyard show RUN_ID --derive` derives it again. The names in `quantities` are on the page of\n"
-        "[metrics](metrics.md). `steelyard explain run-record` prints the JSON Schema.",
+        "[metrics](metrics.md). `steelyard explain run-record` lists the fields; with `--json` it prints the\n"
+        "JSON Schema.",
     ),
     "recipe": ContractPage(
         Recipe,
         "A recipe file",
         "A TOML file for `steelyard verify`: a run, and the figure that its documentation states. Those of a suite\n"
         "have names, such as `steelyard verify olivia/test-1`.\n"
-        "`steelyard explain recipe` prints the JSON Schema.",
+        "`steelyard explain recipe` lists the fields; with `--json` it prints the JSON Schema.",
     ),
     "scheme": ContractPage(
         Scheme,
@@ -232,44 +233,18 @@ def table(facts: dict[str, Any], links: dict[str, str] | None = None, *, written
     rows = []
     for name, each in facts.get("properties", {}).items():
         left_out = f" {'required' if name in required else _default(each)} |" if written else ""
-        rows.append(f"| `{name}` | {_value(each, links or {})} |{left_out} {_meaning(each, written=written)} |")
+        values = fields.value(each, links or {}, mark="`")
+        rows.append(f"| `{name}` | {values} |{left_out} {_meaning(each, written=written)} |")
     return "\n".join([*(HEAD if written else READ_HEAD), *rows])
 
 
 def _meaning(facts: dict[str, Any], *, written: bool) -> str:
-    words = " ".join(facts.get("description", "").split()).replace("|", "\\|")
-    return re.sub(r"\bNone:", "left out:", words) if written else re.sub(r"\bNone\b", "null", words)
+    return fields.meaning(facts, "left out" if written else "null").replace("|", "\\|")
 
 
 def _default(facts: dict[str, Any]) -> str:
-    value = facts.get("default")
-    if isinstance(value, dict):
-        return "its own defaults" if value else ""
-    return "" if value in (None, "", []) else f"`{str(value).lower() if isinstance(value, bool) else value}`"
-
-
-def _value(facts: dict[str, Any], links: dict[str, str]) -> str:
-    if "anyOf" in facts:
-        return " or ".join(_value(each, links) for each in facts["anyOf"] if each.get("type") != "null")
-    if "enum" in facts or "const" in facts:
-        return ", ".join(f"`{each}`" for each in facts.get("enum", [facts.get("const")]) if each != "")
-    if "$ref" in facts:
-        return links.get(facts["$ref"].rpartition("/")[2], "table")
-    if facts.get("type") == "object":
-        inner = facts.get("additionalProperties")
-        named = links.get(inner["$ref"].rpartition("/")[2]) if isinstance(inner, dict) and "$ref" in inner else None
-        return f"table of names, each {named}" if named else "table"
-    if facts.get("type") == "array" and "$ref" in facts.get("items", {}) and links:
-        return f"list of {links.get(facts['items']['$ref'].rpartition('/')[2], 'tables')}"
-    return _plain(facts)
-
-
-def _plain(facts: dict[str, Any]) -> str:
-    text = KINDS.get(facts.get("type", ""), "number")
-    low, high = facts.get("minimum"), facts.get("maximum")
-    if low is not None and high is not None and high < TELLING_BOUND:
-        text += f", {low} to {high:,}"
-    return text
+    found = fields.default(facts)
+    return f"`{found}`" if found and found != "its own defaults" else found
 
 
 # -- metrics

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import shlex
 import subprocess
@@ -21,6 +22,8 @@ from steelyard.version import VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from steelyard.cli.parser import Parser
 
 STUDY = """
 name = "first"
@@ -55,12 +58,36 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"steelyard {VERSION}\n"
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
-def test_each_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main([verb, "--help"])
-    assert stop.value.code == 0
-    assert "--json" in capsys.readouterr().out
+def pages() -> list[tuple[str, Parser]]:
+    """Every verb and every action of one, with its parser."""
+    found = []
+    for verb in sorted(VERBS):
+        parser = make_parser(verb)
+        found += [(verb, parser), *((f"{verb} {name}", inner) for name, inner in parser.actions().items())]
+    return found
+
+
+@pytest.mark.parametrize("words", [name for name, _ in pages()])
+def test_each_verb_explains_itself(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for typed in ([*words.split(), "--help"], ["help", *words.split()]):
+        with pytest.raises(SystemExit) as stop:
+            main(typed)
+        assert stop.value.code == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert said[0].startswith(f"usage: steelyard {words} [options]")
+    assert "--json" in said[0]
+
+
+@pytest.mark.parametrize(("words", "parser"), pages(), ids=[name for name, _ in pages()])
+def test_each_help_has_an_example_that_is_accepted(words: str, parser: Parser) -> None:
+    """And one of the verb itself, or of the action."""
+    examples = re.findall(r"^\$ steelyard (.*)$", parser.description or "", re.MULTILINE)
+    assert any(f"{each} ".startswith(f"{words} ") for each in examples), words
+    for each in examples:
+        verb, *rest = shlex.split(each.partition(" > ")[0])
+        make_parser(verb).parse_args(rest)
 
 
 def test_other_systems_are_told_what_is_missing(
@@ -281,9 +308,28 @@ def test_with_json_errors_are_json(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "file/below" in json.dumps(said)
 
 
-def test_the_schema_of_a_file_format(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_fields_of_a_file_format_are_a_list_and_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
     code, schema = run_json(capsys, "explain", "run-record")
     assert (code, schema["title"]) == (0, "RunRecord")
+    for name, field in (
+        ("run-spec", "budget.max_seconds        Stop measuring after this many seconds. [number"),
+        ("study", "case                      Settings that belong together"),
+        ("suite", "part[].least_devices      "),
+        ("site", "pools.NAME.partition      "),
+        ("recipe", "expect[].value            The documented value."),
+        ("run-record", "quantities.NAME.value"),
+    ):
+        assert main(["explain", name]) == 0
+        said = capsys.readouterr().out
+        assert f"\n{field}" in said, said
+        assert max(map(len, said.splitlines())) <= 80
+    assert main(["explain", "run-spec", "loader"]) == 0
+    said = capsys.readouterr().out
+    fields = [line.split()[0] for line in said.split("\n\n")[1].splitlines() if not line.startswith(" ")]
+    assert fields == ["loader.place", "loader.workers", "loader.prefetch", "loader.pin_memory"]
+    assert "run_id" not in said
+    assert main(["explain", "run-spec", "nothing"]) == 2
+    assert "nothing: in no name of a field\nnext: steelyard explain run-spec" in capsys.readouterr().err
     assert main(["explain"]) == 0
     listed = capsys.readouterr().out
     assert "run-record" in listed
@@ -437,12 +483,18 @@ words() {
 words steelyard comp
 words steelyard run --prec
 words steelyard run sim --precision bf
+mkdir -p steelyard-results/runs/mystudy
+words steelyard show my
+words steelyard suite run car
 """
 FISH = """
 source steelyard.fish
 complete --do-complete 'steelyard comp'
 complete --do-complete 'steelyard run --prec'
 complete --do-complete 'steelyard run sim --precision bf'
+mkdir -p steelyard-results/runs/mystudy
+complete --do-complete 'steelyard show my'
+complete --do-complete 'steelyard suite run car'
 """
 
 
@@ -456,7 +508,7 @@ def test_a_shell_completes_verbs_options_and_values(
     (tmp_path / f"steelyard.{shell}").write_text(capsys.readouterr().out)
     done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.stderr == ""
-    for word in ("compare", "completion", "--precision", "bf16"):
+    for word in ("compare", "completion", "--precision", "bf16", "mystudy", "caraml"):
         assert word in done.stdout, done.stdout
 
 
@@ -465,6 +517,7 @@ def test_zsh_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     """In a real terminal: zsh completes nowhere else."""
     assert main(["completion", "zsh"]) == 0
     (tmp_path / "_steelyard").write_text(capsys.readouterr().out)
+    (tmp_path / "steelyard-results" / "runs" / "mystudy").mkdir(parents=True)
     (tmp_path / ".zshrc").write_text("PS1='> '\nfpath=($PWD $fpath)\nautoload -U compinit; compinit -D\n")
     environment = {**os.environ, "ZDOTDIR": str(tmp_path), "TERM": "dumb", "HOME": str(tmp_path)}
     master, slave = pty.openpty()
@@ -473,7 +526,8 @@ def test_zsh_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     seen = ""
     try:
         for typed, expected in ((b"", "> "), (b"steelyard sel\t", "steelyard selftest"), (b"--qui\t", "--quick"),
-                                (b"\x15steelyard run --precis\t", "--precision")):  # fmt: skip
+                                (b"\x15steelyard run --precis\t", "--precision"),
+                                (b"\x15steelyard show mys\t", "show mystudy")):  # fmt: skip
             os.write(master, typed)
             while expected not in seen:
                 assert select.select([master], [], [], HANG_S)[0], seen
@@ -482,6 +536,34 @@ def test_zsh_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         shell.kill()
         shell.wait()
         os.close(master)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("show ''", "s.t-1"),
+        ("compare x s", "s.t-1"),
+        ("suite run n", "nrp"),
+        ("explain SY30", "SY301 SY303"),
+        ("explain run-s", "run-spec"),
+        ("data show imagef", "imagefolder"),
+        ("import --format nc", "nccl"),
+        ("report --format h", "html"),
+        ("workloads gp", "gpt"),
+        ("site new slurm-n", "slurm-nvidia"),
+        ("query slow-n", "slow-nodes"),
+    ],
+)
+def test_bash_completes_names(typed: str, completed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of studies from the results folder, whose folders may be called anything."""
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "steelyard.bash").write_text(capsys.readouterr().out)
+    for name in ("s.t-1", "$(touch planted)", "`touch planted`", "b c", "-n", "*"):
+        (tmp_path / "steelyard-results" / "runs" / name).mkdir(parents=True)
+    script = f"{BASH.partition('words steelyard')[0]}words steelyard {typed}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.stdout.strip(), done.stderr) == (completed, "")
+    assert not (tmp_path / "planted").exists()
 
 
 def test_a_reader_that_stops_reading() -> None:

@@ -122,7 +122,9 @@ def test_a_healthy_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     asked |= {"channels": [counter], "states": [], "powercap": True, "perf_events": ["energy-pkg"], "cray_counters": []}
     monkeypatch.setattr(all_checks, "run_survey", lambda _: asked)
     plan = IntendedRun(tmp_path / "results", data=tmp_path, devices=1, loader_workers=4)
-    found = verdicts(checks(node, plan, partial(trial, launcher=LocalLauncher()), ""))
+    told: list[str] = []
+    found = verdicts(checks(node, plan, partial(trial, launcher=LocalLauncher()), "", told.append))
+    assert told[-1] == "10 training steps with torch"
     assert wrong_of(found) == set()
     assert {name for name, check in found.items() if check.verdict == "note"} == {"scheduler"}
     assert found["fabric"].found == "InfiniBand (mlx5_0) with libibverbs"

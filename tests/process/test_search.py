@@ -7,7 +7,6 @@ import json
 import random
 import re
 import sys
-import tomllib
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -399,13 +398,6 @@ def test_the_page_tells_what_happens(
     assert [record.spec.batch for record in records] == [1, 2, 4, 8, 16, 32, 64, 80, 88, 96, 128]
     assert main(["batch", "largest", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["curves"][0]["largest_fitting"] == 80
-
-
-def test_the_example_is_valid() -> None:
-    file = DOCS / "examples" / "studies" / "search.toml"
-    assert tomllib.loads(file.read_text())["search"]["first"] == 8
-    expansion = expand(load_study(file), file.parent)
-    assert len(expansion.searches) == 2
 
 
 def test_the_launcher_of_this_machine_searches_too(tmp_path: Path) -> None:

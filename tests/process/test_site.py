@@ -19,7 +19,7 @@ from steelyard.contracts.base import to_json_object
 from steelyard.doctor.node import Check, HostView
 from steelyard.errors import InputError, SteelyardError
 from steelyard.inputs.site import Charge, Container, Limits, Mount, Place, Pool, Site
-from steelyard.inputs.site_kinds import PLACEHOLDER, site_kinds, template
+from steelyard.inputs.templates import PLACEHOLDER, kinds, template
 from steelyard.inputs.validate import parse_object, parse_toml
 from steelyard.launch import site_check
 from steelyard.launch.campaign import JobArray, RunShape
@@ -132,15 +132,15 @@ class MuteScheduler:
 
 
 def read_template(kind: str, text: str | None = None) -> Site:
-    return parse_object(Site, parse_toml((text or template(kind)).encode(), kind), kind)
+    return parse_object(Site, parse_toml((text or template("sites", kind)).encode(), kind), kind)
 
 
 def test_every_kind_of_site_has_one() -> None:
     slurm = ("amd", "cpu", "gh200", "infiniband", "nvidia", "slingshot")
-    assert site_kinds() == ["kubernetes", *(f"slurm-{kind}" for kind in slurm)]
+    assert kinds("sites") == ["kubernetes", *(f"slurm-{kind}" for kind in slurm)]
 
 
-@pytest.mark.parametrize("kind", site_kinds())
+@pytest.mark.parametrize("kind", kinds("sites"))
 def test_a_template_is_valid_and_its_gaps_are_found(kind: str) -> None:
     site = read_template(kind)
     for name in site.pools:
@@ -149,31 +149,31 @@ def test_a_template_is_valid_and_its_gaps_are_found(kind: str) -> None:
         assert "name" in found["filled in"].found.split(": ")[1].split(", ")
 
 
-@pytest.mark.parametrize("kind", site_kinds())
+@pytest.mark.parametrize("kind", kinds("sites"))
 def test_a_template_that_is_filled_in_has_nothing_wrong_of_ours(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site_check.plugins, "load", lambda *_: MuteScheduler)
     monkeypatch.setattr(site_check, "container_checks", lambda _place: iter(()))
-    site = read_template(kind, re.sub("change-me", "filled", template(kind), flags=re.IGNORECASE))
+    site = read_template(kind, re.sub("change-me", "filled", template("sites", kind), flags=re.IGNORECASE))
     for name, each in site.pools.items():
         found = list(checks(Place(site, name), node=HostView(machine=each.architecture)))
         assert [check for check in found if check.verdict == "wrong"] == []
 
 
-@pytest.mark.parametrize("kind", site_kinds())
+@pytest.mark.parametrize("kind", kinds("sites"))
 def test_what_a_template_offers_as_comments_is_valid_too(kind: str) -> None:
     """Every line that begins with "# " and a setting or a table; two of them name one table anew."""
-    offered = re.sub(r"^# (\w+(\.\w+)? = |\[)", r"\1", template(kind), flags=re.MULTILINE)
+    offered = re.sub(r"^# (\w+(\.\w+)? = |\[)", r"\1", template("sites", kind), flags=re.MULTILINE)
     site = read_template(kind, offered)
     left = [text for text in json.dumps(to_json_object(site)).split('"') if PLACEHOLDER.search(text)]
     assert any("/path/to/" in text for text in left)
     assert len(list(site.pools)) >= 1
 
 
-@pytest.mark.parametrize("kind", site_kinds())
+@pytest.mark.parametrize("kind", kinds("sites"))
 def test_every_setting_of_a_template_is_explained(kind: str) -> None:
     """Beside it, above its block, or where it stood first."""
     explained, block = {"scheduler", "description"}, False
-    for line in template(kind).splitlines():
+    for line in template("sites", kind).splitlines():
         assert len(line) <= 120
         setting = re.match(r"(?:# )?([\w.\"/]+) = ", line)
         if setting is None:
@@ -190,7 +190,7 @@ def test_templates_are_in_the_wheel(tmp_path: Path) -> None:
 
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"steelyard/sites/{kind}.toml" for kind in site_kinds()} <= names
+    assert {f"steelyard/sites/{kind}.toml" for kind in kinds("sites")} <= names
 
 
 # -- checks ---------------------------------------------------------------------------------------------------
@@ -363,14 +363,14 @@ def test_new_overwrites_nothing(sites: Path, capsys: pytest.CaptureFixture[str])
     assert "already exists" in capsys.readouterr().err
     assert there.read_text() == "mine"
     assert main(["site", "new", "slurm-cpu", "--output", "-"]) == 0
-    assert capsys.readouterr().out == template("slurm-cpu")
+    assert capsys.readouterr().out == template("sites", "slurm-cpu")
     assert main(["site", "new", "slurm-cpv"]) == 2
     assert "did you mean slurm-cpu?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", site_kinds())
+@pytest.mark.parametrize("kind", kinds("sites"))
 def test_shown_sites_fit_a_terminal(kind: str, sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = template(kind).replace('partition = "CHANGE-ME"', f'partition = "{"p" * 200}"')
+    text = template("sites", kind).replace('partition = "CHANGE-ME"', f'partition = "{"p" * 200}"')
     (sites / "x.toml").write_text(text)
     assert main(["site", "show", "x"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
@@ -420,7 +420,7 @@ def test_a_scheduler_is_one_that_is_registered(monkeypatch: pytest.MonkeyPatch) 
 def test_a_kind_that_is_not_there() -> None:
     for kind in ("../catalogue", "nothing", ""):
         with pytest.raises(InputError, match="no such template"):
-            template(kind)
+            template("sites", kind)
 
 
 # -- the page -------------------------------------------------------------------------------------------------

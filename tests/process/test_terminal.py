@@ -233,7 +233,7 @@ def shown(text: str, **variables: str) -> str:
         ("table.csv:3: SY101 work-over-time (error): x", ["SY101", "error"]),
         ("SY203 approximate-interval\n    (note): x", ["SY203", "note"]),
         ("batch=8    3 completed, 1 out_of_memory  12", ["completed", "out_of_memory"]),
-        ("[3/40] sim-1-r0: out_of_memory: needs 3 bytes", ["out_of_memory"]),
+        ("[3/40] batch=8, job 0: out_of_memory: needs 3 bytes", ["out_of_memory"]),
         ("sim-1-r0000 (adhoc): failed it crashed", ["failed"]),
         ("PASS: throughput of x\nFAIL: y", ["PASS", "FAIL"]),
         ("best against best: NOT COMPARABLE", ["NOT COMPARABLE"]),
@@ -445,6 +445,11 @@ class Scene:
     def spec(self) -> RunSpec:
         return self.plan.runs[self.done]
 
+    def name(self, number: int) -> str:
+        """A run as the lines call it."""
+        spec = self.plan.runs[number]
+        return f"batch={spec.batch}, job {spec.repeat}"
+
     def begin(self) -> None:
         self.progress.begin(self.spec, self.done, len(self.plan.runs))
 
@@ -482,7 +487,7 @@ def test_a_study_is_a_grid_with_the_time_left(
             "sweep: 0 of 20 runs done; time left: known after the first run",
             *[f"batch={batch:<2}  {'>...' if scene.spec.batch == batch else '....'}" for batch in (1, 2, 4, 8, 16)],
             "> 1 running  . 19 queued",
-            f"[1/20] {scene.spec.run_id}: starting, 0 s",
+            f"[1/20] {scene.name(0)}: starting, 0 s",
         ]
         clock.now_s += 60.0
         scene.end()
@@ -492,15 +497,15 @@ def test_a_study_is_a_grid_with_the_time_left(
         scene.progress.tick(tmp_path)
         text = there.see()
         assert "about 18 min left" in text or "about 19 min left" in text
-        assert f"[2/20] {scene.spec.run_id}: starting, 30 s" in text
+        assert f"[2/20] {scene.name(1)}: starting, 30 s" in text
         (tmp_path / PROGRESS_FILE).write_text('{"steps": 1500, "seconds": 2.5, "rel_half_width": 0.012}')
         scene.progress.tick(tmp_path)
         assert "1,500 steps, 2.5 s measured, mean ±1.2 %" in " ".join(there.see().split())
         scene.end("out_of_memory", "needs 1e10 bytes")
         text = there.see()
         assert "# 1 completed  M 1 out of memory  . 18 queued" in text
-        assert f"[2/20] {scene.plan.runs[1].run_id}: out_of_memory: needs 1e10 bytes" in text
-    assert [line[:7] for line in there.see().splitlines()] == ["[1/20] ", "  of 10", "[2/20] "]
+        assert f"[2/20] {scene.name(1)}: out_of_memory: needs 1e10 bytes" in text
+    assert [line[:7] for line in there.see().splitlines()] == ["[1/20] ", "  10.00", "[2/20] "]
     assert there.terminal.column == 0
     assert there.terminal.wrapped == 0
     assert there.terminal.cursor
@@ -565,10 +570,9 @@ def test_elsewhere_there_is_a_line_a_run_and_no_escape(
         scene.end()
         scene.begin()
         scene.end("failed", "it \x1b[31mcrashed")
-    ids = [spec.run_id for spec in scene.plan.runs[:2]]
     assert capsys.readouterr().err.splitlines() == [
-        f"[1/20] {ids[0]}: 3,200.0 [3,200.0, 3,200.0] samples/s, 1,000 steps of 10.000 ms",
-        f"[2/20] {ids[1]}: failed: it \\x1b[31mcrashed",
+        f"[1/20] {scene.name(0)}: 3,200.0 [3,200.0, 3,200.0] samples/s, 1,000 steps of 10.000 ms",
+        f"[2/20] {scene.name(1)}: failed: it \\x1b[31mcrashed",
     ]
 
 
@@ -581,7 +585,7 @@ def test_a_dumb_terminal_gets_lines_alone(
     with scene.progress:
         scene.begin()
         scene.end("failed", "it crashed")
-    assert there.see() == f"[1/20] {scene.plan.runs[0].run_id}: failed: it crashed\n"
+    assert there.see() == f"[1/20] {scene.name(0)}: failed: it crashed\n"
     assert b"\x1b" not in there.raw
 
 
@@ -623,7 +627,7 @@ def test_a_budget_that_is_too_short_is_said_at_once_and_once(
                     f'{{"steps": 4, "seconds": 86.0, "needed_s": {needed_s}, "limit_s": {min(300, needed_s)}}}'
                 )
                 scene.progress.tick(tmp_path)
-        begun, need = f"[1/20] {scene.spec.run_id}", "28 steps, needed to judge the steady state, take about"
+        begun, need = f"[1/20] {scene.name(0)}", "28 steps, needed to judge the steady state, take about"
         assert capsys.readouterr().err.splitlines() == [
             f"{begun}: extended: {need} 5 min, longer than max_seconds (240 s)",
             f"{begun}: warning: too short: {need} 10 min; max_seconds is 240 s, 480 s with its extension",

@@ -48,9 +48,10 @@ def add_common(parser: Parser, *, results: bool = True, loudness: bool = False, 
     group.add_argument("-h", "--help", action="help", help="print this help")
 
 
-def add_action(actions: Any, name: str, text: str) -> Parser:
-    """Add an action to a verb, such as `check` to `steelyard site`."""
-    parser: Parser = actions.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
+def add_action(actions: Any, name: str, text: str, *examples: str) -> Parser:
+    """Add an action to a verb, such as `check` to `steelyard site`; `examples` are command lines for its help."""
+    shown = "\n".join(f"$ steelyard {line}" for line in examples)
+    parser: Parser = actions.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.\n\n{shown}")
     return parser
 
 

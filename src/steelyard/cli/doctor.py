@@ -12,6 +12,7 @@ from steelyard.launch.local import LocalLauncher
 from steelyard.launch.local_study import trial
 from steelyard.terminal.checks import check_lines, checks_summary
 from steelyard.terminal.document import print_json
+from steelyard.terminal.live.foot import Foot
 
 NAME_COLUMNS = 14
 
@@ -21,11 +22,15 @@ def run(arguments: argparse.Namespace) -> int:
     plan = IntendedRun(arguments.results, arguments.data, arguments.devices, arguments.loader_workers)
     trying = partial(trial, launcher=LocalLauncher())
     found = []
-    for check in checks(HostView(), plan, trying, whereabouts(os.environ).message):
-        found.append(check)
-        if not arguments.json:
-            # Print at once: some checks take seconds.
-            print("\n".join(check_lines(check, NAME_COLUMNS)), flush=True)
+    with Foot(live=not arguments.json) as foot:
+        # Some checks take seconds: say which, and print each at once.
+        for check in checks(
+            HostView(), plan, trying, whereabouts(os.environ).message, lambda what: foot.show([f"checking: {what}"])
+        ):
+            found.append(check)
+            if not arguments.json:
+                foot.show([])
+                print("\n".join(check_lines(check, NAME_COLUMNS)), flush=True)
     if arguments.json:
         print_json({"shape": "doctor/1", "checks": [asdict(check) for check in found]})
     else:

@@ -1,4 +1,4 @@
-"""Explain codes of findings, or print the JSON Schema of a file format."""
+"""Explain codes of findings, or list the fields of a file format."""
 
 import argparse
 import json
@@ -10,12 +10,13 @@ from steelyard.contracts.spec import RunSpec
 from steelyard.errors import InputError
 from steelyard.inputs.recipe import Recipe
 from steelyard.inputs.site import Site
-from steelyard.inputs.study import Study
+from steelyard.inputs.study import NOT_SET, Study
 from steelyard.inputs.suite import Suite
 from steelyard.inputs.validate import json_schema
 from steelyard.rules.rule import Rule, codes, rule
 from steelyard.rules.table.settings import setting_groups
 from steelyard.terminal.document import print_json
+from steelyard.terminal.fields import field_lines
 from steelyard.terminal.rule import overview, rule_object, settings_lines, terminal
 from steelyard.terminal.text import table, wrapped
 
@@ -41,9 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             print("\n".join(settings_lines(groups)))
         return 0
-    if len(arguments.names) == 1 and arguments.names[0] in SCHEMAS:
-        schema = json_schema(SCHEMAS[arguments.names[0]][0])
-        print(json.dumps(schema, indent=None if arguments.json else 2))
+    if arguments.names and arguments.names[0] in SCHEMAS and set(arguments.names[1:]).isdisjoint(SCHEMAS):
+        _print_fields(*arguments.names, as_json=arguments.json)
         return 0
     found = [_find(name) for name in arguments.names] or [rule(code) for code in codes()]
     if arguments.json:
@@ -57,6 +57,19 @@ def run(arguments: argparse.Namespace) -> int:
         next_step = "next: steelyard explain CODE, steelyard explain SCHEMA, or steelyard explain settings"
         print("\n".join([*overview(), "", schemas, "", *outputs, "", next_step]))
     return 0
+
+
+def _print_fields(name: str, *words: str, as_json: bool) -> None:
+    """Print the fields of a file format; with words only those whose name has one of them."""
+    schema = json_schema(SCHEMAS[name][0])
+    if as_json:
+        print(json.dumps(schema, indent=None))
+        return
+    lines = field_lines(schema, words, NOT_SET if name == "run-spec" else ())
+    if not lines:
+        raise InputError(f"{' or '.join(words)}: in no name of a field", next_step=f"steelyard explain {name}")
+    said = f"{SCHEMAS[name][1]}. As a JSON Schema: steelyard explain {name} --json"
+    print("\n".join([*wrapped(f"{said[:1].upper()}{said[1:]}", deeper=""), "", *lines]))
 
 
 def _print_output_schema(names: list[str]) -> None:

@@ -38,7 +38,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "workloads": "list workloads with their size and cost",
         "data": "list, check, make and convert data sets",
         "site": "list, create, show and check sites",
-        "explain": "explain a finding, or print a JSON Schema",
+        "explain": "explain a finding, or the fields of a file",
         "completion": "print a completion script for your shell",
     },
 }
@@ -50,9 +50,9 @@ usage: steelyard VERB [options]
 
 {verbs}
 
-Every verb takes --help and --json; --version prints the
-version. Results go to standard output, progress and
-errors to standard error.
+steelyard help VERB explains a verb. Every verb takes
+--json; --version prints the version. Results go to
+standard output, progress and errors to standard error.
 
 Exit codes:
 {codes}
@@ -62,6 +62,8 @@ Exit codes:
 def main(argv: list[str] | None = None) -> int:
     """Run one verb."""
     words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(_usage(), end="", file=sys.stdout if words else sys.stderr)
         return DONE if words else INVALID

@@ -45,12 +45,17 @@ class Parser(argparse.ArgumentParser):
         )
         self._positionals.title = "arguments"
         self._typed: Sequence[str] = ()
+        self._first_words: dict[str, Parser] = {}
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse as argparse does, but report an unknown option before a missing argument."""
         self._typed = list(args or ())
+        if self._typed and self._typed[0] in self._first_words:
+            arguments, rest = self._first_words[self._typed[0]].parse_known_args(self._typed[1:], namespace)
+            arguments.action = self._typed[0]
+            return arguments, rest
         self._require_known_names()
         try:
             arguments, rest = super().parse_known_args(self._typed, namespace)
@@ -71,9 +76,15 @@ class Parser(argparse.ArgumentParser):
         """Raise an error that ends with the command that lists what is valid."""
         raise OptionError(what, self.prog)
 
+    def add_first_word(self, name: str, description: str) -> Parser:
+        """Add an action to a verb that takes arguments itself, such as `new` of `study FILE`: it must come first."""
+        self.set_defaults(action=None)
+        self._first_words[name] = Parser(prog=f"{self.prog} {name}", description=description)
+        return self._first_words[name]
+
     def actions(self) -> dict[str, Parser]:
         """The parsers of the actions of this verb, such as `check` of `steelyard site`."""
-        return {
+        return self._first_words | {
             name: inner
             for action in self._actions
             if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - argparse has no public name for it
@@ -81,7 +92,7 @@ class Parser(argparse.ArgumentParser):
         }
 
     def _require_known_names(self) -> None:
-        inner = self.actions()
+        inner = {name: each for name, each in self.actions().items() if name not in self._first_words}
         for word in self._typed:
             if word == "--":
                 return

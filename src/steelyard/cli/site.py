@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import InputError, printable
+from steelyard.errors import printable
 from steelyard.inputs.site import Place, find_place, list_sites
-from steelyard.inputs.site_kinds import site_kinds, template
+from steelyard.inputs.templates import kinds, template, write_new
 from steelyard.launch.site_check import checks
 from steelyard.terminal.checks import check_lines, checks_summary
 from steelyard.terminal.document import print_json
@@ -30,31 +30,24 @@ def run(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     sites = list_sites()
     if arguments.json:
-        print_json({"shape": "site-list/1", "sites": sites, "templates": site_kinds()})
+        print_json({"shape": "site-list/1", "sites": sites, "templates": kinds("sites")})
     else:
         print("\n".join(sites_lines(sites)))
     return 0
 
 
 def _new(arguments: argparse.Namespace) -> int:
-    text = template(arguments.kind)
+    text = template("sites", arguments.kind)
     if arguments.output == "-":
         sys.stdout.write(text)
         return 0
     path = Path(arguments.output or f"{arguments.kind}.toml")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise InputError(
-            f"{path} already exists", next_step=f"steelyard site new {arguments.kind} --output FILE"
-        ) from None
-    again = f"./{path}" if str(path).startswith("-") else str(path)
+    named = write_new(path, text, f"steelyard site new {arguments.kind} --output FILE")
     if arguments.json:
         print_json({"shape": "site-new/1", "file": str(path)})
     else:
         print(printable(f"wrote {path}; fill in what is marked CHANGE-ME, then:"))
-        print(printable(f"  steelyard site check {again}"))
+        print(printable(f"  steelyard site check {named}"))
     return 0
 
 

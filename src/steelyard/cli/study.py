@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 from steelyard.analysis.extension import find_extension
 from steelyard.analysis.summary import CellSummary, summarise
 from steelyard.cli.verb import exit_code
-from steelyard.errors import InputError
+from steelyard.errors import InputError, Problem, printable
 from steelyard.inputs.site import find_place
 from steelyard.inputs.study import Expansion, expand, load_study, require_registered
+from steelyard.inputs.study_file import from_suite, from_template, part_named
+from steelyard.inputs.suite import find_suite
+from steelyard.inputs.templates import kinds, write_new
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.follow import look, wait
 from steelyard.launch.local_study import Outcome, refuse_other_seed, run_all, set_aside
@@ -34,6 +37,7 @@ from steelyard.terminal.study import (
     plan_object,
     search_lines,
     searches_object,
+    template_lines,
 )
 from steelyard.terminal.tables import cells_lines
 from steelyard.terminal.text import many
@@ -91,6 +95,8 @@ class Command:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing; exit code 0 when every run of the study completed, or was submitted."""
+    if arguments.action == "new":
+        return _new(arguments)
     path = str(arguments.file)
     command = Command(("study", f"./{path}" if path.startswith("-") else path), arguments.file)
     words = command.inside(arguments.site, command.words[1:])
@@ -101,6 +107,35 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(answer.lines))
     return exit_code(answer.records) or answer.code
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    """Write a study file, or list the templates."""
+    if arguments.kind is None and arguments.from_suite is None:
+        if arguments.json:
+            print_json({"shape": "study-templates/1", "templates": kinds("studies")})
+        else:
+            print("\n".join(template_lines()))
+        return 0
+    if arguments.from_suite is None:
+        path = arguments.output or Path(f"{arguments.kind}.toml")
+        text, again = from_template(arguments.kind, path), f"steelyard study new {arguments.kind} --output FILE"
+    else:
+        if arguments.kind is not None:
+            problem = Problem("--from-suite", f"cannot be combined with the template {arguments.kind}", "one of them")
+            raise InputError("one file, of one thing", problems=(problem,))
+        found = find_suite(arguments.from_suite)
+        part = part_named(found, arguments.part)
+        path = arguments.output or Path(f"{part.name}.toml")
+        again = f"steelyard study new --from-suite {found.asked} --part {part.name} --output FILE"
+        text = from_suite(found, part, arguments.size, path)
+    named = write_new(path, text, again)
+    if arguments.json:
+        print_json({"shape": "study-new/1", "file": str(path)})
+    else:
+        print(printable(f"wrote {path}; change in it what is different for you, then:"))
+        print(printable(f"  {shlex.join(['steelyard', 'study', named, '--dry-run'])}"))
+    return 0
 
 
 def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Command) -> StudyAnswer:

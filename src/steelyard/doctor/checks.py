@@ -27,13 +27,24 @@ TRAINING_LIMIT_S = 120.0
 STEPS = Budget(min_steps=10, max_steps=10, min_seconds=0)
 
 
-def checks(node: HostView, plan: IntendedRun, trial: Callable[[RunSpec], RunRecord], scheduler: str) -> Iterator[Check]:
-    """Yield all checks, cheap ones first. `trial` makes a run and discards it; `scheduler` describes the allocation."""
+def checks(
+    node: HostView,
+    plan: IntendedRun,
+    trial: Callable[[RunSpec], RunRecord],
+    scheduler: str,
+    tell: Callable[[str], None],
+) -> Iterator[Check]:
+    """Yield all checks, cheap ones first. `trial` makes a run and discards it; `scheduler` describes the allocation.
+
+    `tell` is called with what a check does that takes a second or more.
+    """
     packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "scipy", "pydantic"))
     yield Check("python", "ok", f"{platform.python_version()} at {sys.executable}; {packages}")
     yield Check("machine", "ok", f"{node.machine}, {platform.system()} {platform.release()}")
     yield from node_checks(node, plan)
+    tell("what else uses the CPUs")
     yield load_check(node)
+    tell("energy sensors")
     yield from judge_sensors(run_survey(node.root))
     if scheduler:
         yield Check("scheduler", "ok", scheduler)
@@ -47,10 +58,13 @@ def checks(node: HostView, plan: IntendedRun, trial: Callable[[RunSpec], RunReco
         yield Check("clock", "ok", f"{clock.implementation}, resolution {clock.resolution:g} s")
     yield from place_checks(node, plan)
     yield _check_folder(plan.results)
+    tell("torch and its devices")
     torch = list(torch_checks(node))
     yield from torch
+    tell("10 steps of the simulated accelerator")
     yield _try_worker(trial)
     if torch and torch[0].verdict == "ok":
+        tell("10 training steps with torch")
         yield _try_training(trial, plan.devices or 1)
 
 

@@ -178,7 +178,7 @@ def _beside(folder: Path, name: str, source: str) -> Path:
 
 
 def _refuse_many(study: Study) -> None:
-    cells = math.prod(len(values) for values in study.sweep.values())
+    cells = math.prod(len(values) for values in study.sweep.values()) * max(1, len(study.case))
     if cells > MAX_CELLS or cells * study.repeats > MAX_RUNS:
         problem = Problem(
             "study",

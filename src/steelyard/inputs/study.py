@@ -69,6 +69,9 @@ class Study(Contract):
     """Settings that all runs share."""
     sweep: Annotated[dict[str, tuple[Any, ...]], Length(20)] = field(default_factory=dict)
     """Settings with the list of values to try; all combinations are run. Nested settings: "sim.step_time_s"."""
+    case: Annotated[tuple[dict[str, Any], ...], Length(200)] = ()
+    """Settings that belong together, such as devices and accumulation; each is run with every combination of the
+    sweep."""
     search: Search | None = None
     """Search for the largest batch that fits, for each combination. Every batch is tried once; `repeats` is ignored."""
 
@@ -99,17 +102,22 @@ class SweptFile(InputFile):
     """The settings of runs in a file: those of a table, with values of the sweep in place of some."""
 
     swept: tuple[str, ...] = ()
-    """Settings that the sweep replaces."""
+    """Settings that the sweep or a case replaces."""
+    case: tuple[int, tuple[str, ...]] | None = None
+    """The number of the case, and which of these settings are its own."""
 
     def problem(self, where: Where, problem: str, **more: Any) -> Problem:
-        """Return a problem with this place: in the sweep, if the value comes from there."""
+        """Return a problem with this place: in the sweep or the case, if the value comes from there."""
         key = next((key for key in self.swept if _overlap(tuple(key.split(".")), where)), None)
         if key is None:
             if more.get("given", "").startswith("[") and not more.get("near"):
                 problem = f"{problem}; put lists of values to try in [sweep]"
             return super().problem(where, problem, **more)
-        place = dataclasses.replace(self, at=("sweep",), swept=())
-        return super(SweptFile, place).problem((key, *where[len(key.split(".")) :]), problem, **more)
+        table: Where = ("sweep",)
+        if self.case is not None and key in self.case[1]:
+            table = ("case", self.case[0])
+        place = dataclasses.replace(self, at=(), swept=())
+        return super(SweptFile, place).problem((*table, key, *where[len(key.split(".")) :]), problem, **more)
 
     def misplaced(self, where: Where, path: tuple[str, ...]) -> Problem:
         """Return the problem of a field that belongs in another table; a sweep names that by dots."""
@@ -185,10 +193,11 @@ def load_study(path: Path) -> Study:
     data = parse_toml(text, str(path))
     document = InputFile(str(path), text, synonyms=SYNONYMS)
     problems = find_problems(Study, data, document)
-    tables = {name: data.get(name, {}) for name in ("run", "sweep")}
-    if all(isinstance(table, dict) for table in tables.values()):
-        sweep = {key: values for key, values in tables["sweep"].items() if isinstance(values, list) and values}
-        problems += check_settings(tables["run"], document, Study, path.parent, sweep)
+    run, sweep, cases = data.get("run", {}), data.get("sweep", {}), data.get("case", [])
+    if isinstance(run, dict) and isinstance(sweep, dict) and isinstance(cases, list):
+        sweep = {key: values for key, values in sweep.items() if isinstance(values, list) and values}
+        cases = [case if isinstance(case, dict) else {} for case in cases]
+        problems += check_settings(run, document, Study, path.parent, sweep, cases)
     if problems:
         # A value that no setting can have is found twice.
         raise refusal(*{str(problem): problem for problem in problems}.values())
@@ -203,9 +212,16 @@ def _refuse_contradictions(study: Study, document: InputFile) -> None:
         for key, values in study.sweep.items()
         if not values
     ]
+    cases: list[tuple[Where, dict[str, Any]]] = [(("case", number), case) for number, case in enumerate(study.case)]
     problems += [
-        document.problem((table, "batch"), "the search sets it", valid="leave it out, or leave out [search]")
-        for table, settings in (("run", study.run), ("sweep", study.sweep))
+        document.problem((*table, key), "is swept, too", valid="in the case, or in [sweep]")
+        for table, case in cases
+        for key in case
+        if key in study.sweep
+    ]
+    problems += [
+        document.problem((*table, "batch"), "the search sets it", valid="leave it out, or leave out [search]")
+        for table, settings in ((("run",), study.run), (("sweep",), study.sweep), *cases)
         if study.search is not None and "batch" in settings
     ]
     if problems:
@@ -213,18 +229,25 @@ def _refuse_contradictions(study: Study, document: InputFile) -> None:
 
 
 def check_settings(
-    run: dict[str, Any], document: InputFile, root: type, folder: Path, sweep: dict[str, list[Any]] | None = None
+    run: dict[str, Any],
+    document: InputFile,
+    root: type,
+    folder: Path,
+    sweep: dict[str, list[Any]] | None = None,
+    cases: Sequence[dict[str, Any]] = (),
 ) -> tuple[Problem, ...]:
-    """Return what is wrong with the settings of a file, each value of the sweep with the first of the others.
+    """Return what is wrong with the settings of a file: every case and value of the sweep, each with the first others.
 
     Combinations are not tried here: a study may have a million.
     """
     sweep = sweep or {}
-    place = SweptFile(document.source, document.text, root, ("run",), document.synonyms, tuple(sweep))
     first = {key: values[0] for key, values in sweep.items()}
-    choices = [first, *({**first, key: value} for key, values in sweep.items() for value in values[1:])]
+    choices = [(number, {**case, **first}) for number, case in enumerate(cases or ({},))]
+    choices += [(0, {**choices[0][1], key: value}) for key, values in sweep.items() for value in values[1:]]
     found: dict[str, Problem] = {}
-    for swept in choices[:MAX_CHECKED]:
+    for number, swept in choices[:MAX_CHECKED]:
+        case = (number, tuple(cases[number])) if cases else None
+        place = SweptFile(document.source, document.text, root, ("run",), document.synonyms, tuple(swept), case)
         try:
             spec = _spec(run, swept, place, folder, lambda text: find_source(text, folder, below=folder))
             _refuse_names(spec, place)
@@ -332,7 +355,7 @@ def expand(
     """
     _refuse_contradictions(study, InputFile(f"study {study.name}"))
     batches = study.search.batches if study.search is not None else ()
-    count = study.repeats if not batches else len(batches)
+    count = (study.repeats if not batches else len(batches)) * max(1, len(study.case))
     for values in study.sweep.values():
         count *= len(values)
     _refuse_many_runs(count)
@@ -340,10 +363,12 @@ def expand(
     spread = dataclasses.replace(study, sweep={**study.sweep, "batch": batches}) if batches else study
     place = place or InputFile(f"study {study.name}", root=Study, at=("run",), synonyms=SYNONYMS)
     if not isinstance(place, Options):
-        place = SweptFile(place.source, b"", place.root, place.at, place.synonyms, tuple(spread.sweep))
-    cells = _cells(study, ((swept, study.run, swept) for swept in combinations(spread.sweep)), place, folder, arguments)
+        cased = {key: None for case in study.case for key in case}
+        place = SweptFile(place.source, b"", place.root, place.at, place.synonyms, (*cased, *spread.sweep))
+    told = ({**case, **swept} for case in study.case or ({},) for swept in combinations(spread.sweep))
+    cells = _cells(study, ((swept, study.run, swept) for swept in told), place, folder, arguments)
     if batches:
-        # One search for each combination of the sweep, in random order.
+        # One search for each combination of cases and sweep, in random order.
         starts = range(0, len(cells), len(batches))
         groups = [SearchGroup(tuple(cell.spec for cell in cells[at : at + len(batches)])) for at in starts]
         random.Random(f"{study.seed}:search").shuffle(groups)
@@ -433,7 +458,7 @@ def _refuse_secrets(settings: Study | RunSpec, place: InputFile) -> None:
     """Refuse settings that look like secrets: they are needed as they are, and people publish what is recorded."""
     for key, value in not_default(settings).items():
         # Those of a study are checked with each of its runs.
-        if key not in ("run", "sweep") and clean({key: value})[1]:
+        if key not in ("run", "sweep", "case") and clean({key: value})[1]:
             problem = "looks like a secret, and the settings of a run are recorded"
             valid = "a file or folder with another name"
             if key.startswith("program."):

@@ -19,7 +19,7 @@ from steelyard.contracts.base import to_json_object
 from steelyard.doctor.node import PARALLEL_FILESYSTEMS, SLOW_FILESYSTEMS, Check, HostView
 from steelyard.doctor.torch_build import elf_machine, torch_folder
 from steelyard.errors import SteelyardError
-from steelyard.inputs.site_kinds import PLACEHOLDER
+from steelyard.inputs.templates import PLACEHOLDER
 from steelyard.launch.plan import TASK_ROOM_S
 from steelyard.launch.scripts.container import container_checks
 from steelyard.launch.scripts.task import NODE

@@ -65,7 +65,7 @@ class _Highlighter(RegexHighlighter):
         r"(?P<code>SY\d{3})\s+[a-z0-9-]+\s+\((?:(?P<error>error)|(?P<warning>warning)|(?P<note>note))\)",
         r"(?m)^(?:(?P<error>\d+ errors?)(?:, |\.))?(?:(?P<warning>\d+ warnings?)(?:, |\.))?(?:(?P<note>\d+ notes?)\.)?",
         rf"(?m)(?:^|[\s,;])\d[\d,]* {{1,2}}(?:{_STATUS})\b",
-        rf"(?m)^(?:\[\d+/\d+\] )?[\w.-]+(?: \([^()\n]*\))?: (?:{_STATUS})\b",
+        rf"(?m)^(?:\[\d+/\d+\] [^\n]+?|[\w.-]+(?: \([^()\n]*\))?): (?:{_STATUS})\b",
         r"(?m)(?:^|: )(?:(?P<bad>NOT COMPARABLE|FAIL)|(?P<good>COMPARABLE(?: WITH WARNINGS)?|PASS))\b",
         r"(?m)^(?P<unsure>CANNOT TELL|FORCED):",
         r"(?m)^(?:(?P<good>ok)|(?P<bad>wrong)|(?P<note>note)) {2,}\S",

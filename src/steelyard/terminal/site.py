@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.errors import printable
 from steelyard.inputs.site import SITES_VARIABLE, site_folders
-from steelyard.inputs.site_kinds import about, site_kinds
+from steelyard.inputs.templates import about, kinds
 from steelyard.terminal.drawing import duration
 from steelyard.terminal.text import table, wrapped
 
@@ -26,8 +26,8 @@ def sites_lines(sites: list[dict[str, str]]) -> list[str]:
         lines += [printable(f"  {folder}") for folder in site_folders()]
         lines += wrapped(f"Add folders with the environment variable {SITES_VARIABLE}.")
     lines += ["", "Templates for steelyard site new KIND:"]
-    for kind in site_kinds():
-        lines += wrapped(f"  {kind:<14}{about(kind)}", deeper=" " * 16)
+    for kind in kinds("sites"):
+        lines += wrapped(f"  {kind:<14}{about('sites', kind)}", deeper=" " * 16)
     return lines
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.contracts.base import to_json_object
 from steelyard.inputs.cost import cost
 from steelyard.inputs.study import label
+from steelyard.inputs.templates import about, kinds
 from steelyard.numbers import short
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.drawing import duration, rounded
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from steelyard.inputs.study import Expansion
     from steelyard.launch.search import SearchResult
     from steelyard.terminal.shapes.measure import SearchData, StudyExtensionData, StudyPlanData
+
+
+def template_lines() -> list[str]:
+    """List the templates of study files by the question that they answer."""
+    lines = ["Templates for steelyard study new KIND:"]
+    for kind in kinds("studies"):
+        lines += wrapped(f"  {kind:<15}{about('studies', kind)}", deeper=" " * 17)
+    return [*lines, "", "What a suite runs: steelyard study new --from-suite NAME"]
 
 
 def search_lines(expansion: Expansion, searches: Sequence[SearchResult]) -> list[str]:

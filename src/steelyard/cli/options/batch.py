@@ -1,4 +1,8 @@
-"""Find the best batch size of a sweep: the knee of the curve, and the largest batch that fits."""
+"""Find the best batch size of a sweep: the knee of the curve, and the largest batch that fits.
+
+$ steelyard batch sweep
+$ steelyard batch sweep:precision=bf16 --share 0.95
+"""
 
 from steelyard.cli.arguments import SELECTION, add_common, number, within
 from steelyard.cli.parser import Parser

@@ -1,4 +1,8 @@
-"""Check this node: what it has, what would go wrong in a run, and how to fix it."""
+"""Check this node: what it has, what would go wrong in a run, and how to fix it.
+
+$ steelyard doctor
+$ steelyard doctor --data /data/imagenet --devices 4 --loader-workers 8
+"""
 
 from pathlib import Path
 

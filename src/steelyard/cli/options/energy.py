@@ -1,4 +1,8 @@
-"""Show the energy per sample, epoch and phase, whether it is reliable, and the power over time."""
+"""Show the energy per sample, epoch and phase, whether it is reliable, and the power over time.
+
+$ steelyard energy sweep
+$ steelyard energy sweep:batch=64 --plot power.svg
+"""
 
 from pathlib import Path
 

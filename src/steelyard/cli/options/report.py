@@ -1,4 +1,8 @@
-"""Write a report: one HTML page that works offline, Markdown, LaTeX or CSV."""
+"""Write a report: one HTML page that works offline, Markdown, LaTeX or CSV.
+
+$ steelyard report sweep -o sweep.html
+$ steelyard report old new --format latex
+"""
 
 from pathlib import Path
 

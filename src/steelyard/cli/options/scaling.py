@@ -1,4 +1,8 @@
-"""Show how a job scales over devices: speed-up and efficiency with intervals, the causes of loss, where to stop."""
+"""Show how a job scales over devices: speed-up and efficiency with intervals, the causes of loss, where to stop.
+
+$ steelyard scaling sweep
+$ steelyard scaling sweep:batch=64 --at 64
+"""
 
 from steelyard.cli.arguments import add_common, number, whole, within
 from steelyard.cli.parser import Parser

@@ -1,4 +1,8 @@
-"""Check steelyard's arithmetic on simulated accelerators, or with --accelerator or --hardware this node."""
+"""Check steelyard's arithmetic on simulated accelerators, or with --accelerator or --hardware this node.
+
+$ steelyard selftest --quick
+$ steelyard selftest --accelerator
+"""
 
 from pathlib import Path
 

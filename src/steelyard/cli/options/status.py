@@ -2,6 +2,9 @@
 
 Says what is waiting, running or failed, and why. Campaigns that you have not submitted from here are only read; --adopt
 shows what taking them over would do.
+
+$ steelyard status
+$ steelyard status sweep
 """
 
 from steelyard.cli.arguments import add_common

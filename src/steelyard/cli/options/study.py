@@ -3,6 +3,7 @@
 Every combination is run, in random order. The same command continues a study where it stopped: runs that have a result
 are skipped. --extend adds jobs where a finding asks for them, after those that are missing, and first prints a price.
 
+$ steelyard study new scaling
 $ steelyard study scaling.toml --dry-run
 $ steelyard study scaling.toml --site olive:gh200 --wait
 """
@@ -12,7 +13,15 @@ from pathlib import Path
 
 from steelyard.cli.arguments import add_common
 from steelyard.cli.parser import Parser, did_you_mean
+from steelyard.inputs.templates import kinds
 
+NEW = """Write a study file to begin with: a question, with the settings that it needs, commented.
+
+$ steelyard study new
+$ steelyard study new batch --output mymodel.toml
+$ steelyard study new --from-suite olivia --part workers
+"""
+SIZES = ("full", "small", "tiny")
 # What a run can end with, but for completed.
 STATUSES = (
     "not_converged", "out_of_memory", "time_limit", "hung", "failed", "killed", "node_failure", "preempted", "lost",
@@ -22,9 +31,26 @@ STATUSES = (
 
 def configure(parser: Parser) -> None:
     """Add the options of the verb."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="study file (TOML; steelyard explain study)")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="study file (TOML; steelyard explain study), or new, to write one"
+    )
     add_running(parser)
     add_common(parser, loudness=True)
+    _add_new(parser.add_first_word("new", NEW))
+
+
+def _add_new(parser: Parser) -> None:
+    """Add the options of `steelyard study new`."""
+    parser.add_argument(
+        "kind", nargs="?", metavar="KIND", help=f"template: {', '.join(kinds('studies'))}; without one all are listed"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="file to write (default: KIND.toml, or PART.toml)")
+    suite = parser.add_argument_group("from a suite")
+    suite.add_argument("--from-suite", metavar="NAME", help="write what a part of this suite runs, to be changed")
+    suite.add_argument("--part", metavar="PART", help="the part (steelyard suite show NAME lists them)")
+    suite.add_argument("--size", choices=SIZES, default="small", metavar="SIZE",
+                       help=f"{', '.join(SIZES)} (default %(default)s)")  # fmt: skip
+    add_common(parser, results=False)
 
 
 def add_running(parser: Parser) -> None:

@@ -14,10 +14,8 @@ from pathlib import Path
 
 from steelyard.cli.arguments import add_action, add_common, counts
 from steelyard.cli.options.report import FORMATS
-from steelyard.cli.options.study import add_running
+from steelyard.cli.options.study import SIZES, add_running
 from steelyard.cli.parser import Parser
-
-SIZES = ("full", "small", "tiny")
 
 
 def device_counts(text: str) -> tuple[int, ...]:
@@ -31,10 +29,19 @@ def device_counts(text: str) -> tuple[int, ...]:
 def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions", prog=parser.prog)
-    lists = add_action(actions, "list", "list the suites")
-    show = add_action(actions, "show", "show what a suite measures, where its settings come from, and its cost")
-    run = add_action(actions, "run", "run a suite, or what is missing of it")
-    report = add_action(actions, "report", "write the document's tables with the figures of this machine beside them")
+    lists = add_action(actions, "list", "list the suites", "suite list")
+    show = add_action(
+        actions, "show", "show what a suite measures, where its settings come from, and its cost",
+        "suite show nrp", "suite show nrp --size tiny --part inference --probe",
+    )  # fmt: skip
+    run = add_action(
+        actions, "run", "run a suite, or what is missing of it",
+        "suite run nrp --size tiny", "suite run aces --data ~/data --site mysite.toml --wait",
+    )  # fmt: skip
+    report = add_action(
+        actions, "report", "write the document's tables with the figures of this machine beside them",
+        "suite report nrp --size tiny -o nrp.html",
+    )  # fmt: skip
     for inner in (show, run, report):
         inner.add_argument("suite", metavar="NAME", help="a suite, or a folder with a file suite.toml")
         inner.add_argument(

@@ -1,4 +1,8 @@
-"""List the workloads with their size and cost per sample, or show one of them in full."""
+"""List the workloads with their size and cost per sample, or show one of them in full.
+
+$ steelyard workloads
+$ steelyard workloads gpt --model size=800M
+"""
 
 from steelyard.cli.arguments import add_common, assignment
 from steelyard.cli.parser import Parser

@@ -13,6 +13,7 @@ from steelyard.analysis.summary import MEASURED
 from steelyard.errors import printable
 from steelyard.estimate.stop import STEPS_TO_JUDGE
 from steelyard.inputs.command import extend, longer_limits
+from steelyard.inputs.study import label
 from steelyard.numbers import change
 from steelyard.results.store import read_environment, read_progress
 from steelyard.rules.statistics.runs import too_short
@@ -75,6 +76,7 @@ class Progress:
         self._foot = Foot(live=loud != "quiet")
         self._board = Board(plan, folder) if plan is not None and folder is not None and self._foot.live else None
         self._pace = Pace()
+        self._labels = {cell.name: label(cell.swept) for cell in plan.cells if cell.swept} if plan is not None else {}
         self._begun_s = 0.0
         self._running: RunSpec | None = None
         self._raw: Path | None = None
@@ -98,7 +100,7 @@ class Progress:
     def begin(self, spec: RunSpec, done: int, total: int) -> None:
         """Show that a run starts."""
         self._begun_s, self._running, self._raw, self._total = time.monotonic(), spec, None, total
-        self._line, self._stepping = f"[{done + 1}/{total}] {spec.run_id}", False
+        self._line, self._stepping = f"[{done + 1}/{total}] {self._name(spec)}", False
         if self._board is not None:
             self._board.begin(spec)
         self._show("starting, 0 s")
@@ -132,7 +134,7 @@ class Progress:
         self._running, self._made = None, self._made + 1
         if self._board is not None:
             self._board.end(record)
-        self.say(f"[{done}/{total}] {record.run_id}: {_outcome(record)}")
+        self.say(f"[{done}/{total}] {self._name(record.spec)}: {_outcome(record)}")
         if done < total:
             self._warn(record)
         if record.launch is not None:
@@ -140,6 +142,9 @@ class Progress:
         if self._folder is not None:
             self._detail(f"  record: {self._folder.run_path(record.spec)}")
         self._show("")
+
+    def _name(self, spec: RunSpec) -> str:
+        return f"{self._labels.get(spec.configuration, spec.workload)}, job {spec.repeat}"
 
     def _tell_device(self, raw: Path) -> None:
         """Print which device is used and how long it measures, as soon as the first run knows."""

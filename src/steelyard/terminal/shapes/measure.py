@@ -115,6 +115,20 @@ class StudyRunData(TypedDict):
     searches: list[SearchData]
 
 
+class StudyTemplatesData(TypedDict):
+    """`steelyard study new`: the templates."""
+
+    shape: Literal["study-templates/1"]
+    templates: list[str]
+
+
+class StudyNewData(TypedDict):
+    """`steelyard study new KIND`: the file that was written."""
+
+    shape: Literal["study-new/1"]
+    file: str
+
+
 class PlannedConfigurationData(TypedDict):
     """A configuration that a study would run."""
 
