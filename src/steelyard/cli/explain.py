@@ -16,7 +16,7 @@ from steelyard.inputs.validate import json_schema
 from steelyard.rules.rule import Rule, codes, rule
 from steelyard.rules.table.settings import setting_groups
 from steelyard.terminal.document import print_json
-from steelyard.terminal.fields import field_lines
+from steelyard.terminal.fields import field_lines, field_words
 from steelyard.terminal.rule import overview, rule_object, settings_lines, terminal
 from steelyard.terminal.text import table, wrapped
 
@@ -67,7 +67,8 @@ def _print_fields(name: str, *words: str, as_json: bool) -> None:
         return
     lines = field_lines(schema, words, NOT_SET if name == "run-spec" else ())
     if not lines:
-        raise InputError(f"{' or '.join(words)}: in no name of a field", next_step=f"steelyard explain {name}")
+        hint = did_you_mean(words[0], field_words(schema))
+        raise InputError(f"{' or '.join(words)}: in no name of a field{hint}", next_step=f"steelyard explain {name}")
     said = f"{SCHEMAS[name][1]}. As a JSON Schema: steelyard explain {name} --json"
     print("\n".join([*wrapped(f"{said[:1].upper()}{said[1:]}", deeper=""), "", *lines]))
 

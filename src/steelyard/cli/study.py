@@ -13,7 +13,7 @@ from steelyard.analysis.summary import CellSummary, summarise
 from steelyard.cli.verb import exit_code
 from steelyard.errors import InputError, Problem, printable
 from steelyard.inputs.site import find_place
-from steelyard.inputs.study import Expansion, expand, load_study, require_registered
+from steelyard.inputs.study import Expansion, Study, expand, load_study, require_registered
 from steelyard.inputs.study_file import from_suite, from_template, part_named
 from steelyard.inputs.suite import find_suite
 from steelyard.inputs.templates import kinds, write_new
@@ -100,13 +100,22 @@ def run(arguments: argparse.Namespace) -> int:
     path = str(arguments.file)
     command = Command(("study", f"./{path}" if path.startswith("-") else path), arguments.file)
     words = command.inside(arguments.site, command.words[1:])
-    expansion = expand(load_study(arguments.file), arguments.file.parent, arguments=words)
+    expansion = expand(_load(arguments.file), arguments.file.parent, arguments=words)
     answer = carry_out(arguments, expansion, command)
     if arguments.json:
         print_json(answer.shown)
     else:
         print("\n".join(answer.lines))
     return exit_code(answer.records) or answer.code
+
+
+def _load(path: Path) -> Study:
+    try:
+        return load_study(path)
+    except InputError as error:
+        if path.exists() or error.next_step or any(problem.near for problem in error.problems):
+            raise
+        raise InputError(error.what, problems=error.problems, next_step="steelyard study new") from None
 
 
 def _new(arguments: argparse.Namespace) -> int:
@@ -127,7 +136,8 @@ def _new(arguments: argparse.Namespace) -> int:
         found = find_suite(arguments.from_suite)
         part = part_named(found, arguments.part)
         path = arguments.output or Path(f"{part.name}.toml")
-        again = f"steelyard study new --from-suite {found.asked} --part {part.name} --output FILE"
+        words = ["steelyard", "study", "new", "--from-suite", found.asked, "--part", part.name]
+        again = f"{shlex.join(words)} --output FILE"
         text = from_suite(found, part, arguments.size, path)
     named = write_new(path, text, again)
     if arguments.json:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import NAME_PATTERN
-from steelyard.errors import InputError, Problem
+from steelyard.errors import InputError, Problem, printable
 from steelyard.inputs.suite import Choice, applies, data_formats, expand_part, plan_part, study_name
 from steelyard.inputs.templates import template
 
@@ -39,7 +40,7 @@ def from_template(kind: str, file: Path) -> str:
 
 def _named(text: str, file: Path, name: str) -> str:
     """Write the names of a file and of its study into a text, and what its commands do in one column."""
-    names = {"FILE": str(file), "STUDY": name}
+    names = {"FILE": printable(shlex.quote(str(file))), "STUDY": name}
     text = re.sub(r"\b(?:FILE|STUDY)\b", lambda found: names[found[0]], text)
     width = max(len(found[1]) for found in COMMAND.finditer(text))
     return COMMAND.sub(lambda found: f"{found[1]:<{width}}    {found[2]}", text)

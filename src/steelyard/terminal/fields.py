@@ -36,6 +36,12 @@ def field_lines(schema: dict[str, Any], words: Collection[str] = (), hidden: Col
     return lines
 
 
+def field_words(schema: dict[str, Any]) -> list[str]:
+    """Return the words of which the names of the fields are made."""
+    names = [name for name, _, _ in _flat(schema, schema.get("$defs", {}))]
+    return list(dict.fromkeys(word for name in names for word in name.split(".")))
+
+
 def _flat(
     facts: dict[str, Any], defs: dict[str, Any], above: str = "", depth: int = 0
 ) -> Iterator[tuple[str, dict[str, Any], bool]]:
