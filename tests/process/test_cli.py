@@ -144,6 +144,25 @@ def test_run_and_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert (code, again["runs"][0]["spec"]["repeat"]) == (0, 3)
 
 
+def test_a_study_goes_on_after_what_refused_or_failed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A refused run is made again by itself, a failed one when it is asked for."""
+    (tmp_path / "s.toml").write_text("name = 's'\nrepeats = 2\n[run]\nworkload = 'sim'\n")
+    assert main(["study", "s.toml", "--quiet"]) == 0
+    one, two = sorted((tmp_path / "steelyard-results" / "runs" / "s").glob("*/record.json"))
+    for record, ended in ((one, "refused"), (two, "failed")):
+        content = json.loads(record.read_text())
+        content["status"] = {"code": ended, "reason": "no such package", "evidence": None}
+        record.write_text(json.dumps(content))
+    capsys.readouterr()
+    assert main(["study", "s.toml", "--quiet"]) == 1
+    said = capsys.readouterr().out
+    assert said.endswith("\n\nTo run again what ended as failed:\n  steelyard study s.toml --again failed\n")
+    assert "1 completed" in said
+    assert "1 failed" in said
+    assert main(["study", "s.toml", "--again", "failed", "--quiet"]) == 0
+    assert "2 completed" in capsys.readouterr().out
+
+
 def test_study_plans_runs_and_resumes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(STUDY)
     code, plan = run_json(capsys, "study", "s.toml", "--dry-run")

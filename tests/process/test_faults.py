@@ -155,6 +155,12 @@ frame #0: c10::Error::Error(c10::SourceLocation)
 """
 
 
+NO_TORCHRUN = (
+    "/usr/bin/python3: Error while finding module specification for 'torch.distributed.run' "
+    "(ModuleNotFoundError: No module named 'torch')\n"
+)
+
+
 @pytest.mark.parametrize(
     ("log", "launch", "code"),
     [
@@ -165,6 +171,7 @@ frame #0: c10::Error::Error(c10::SourceLocation)
         (SYCL, {"exit_code": -6}, "out_of_memory"),
         (ASSERTED, {"exit_code": -6}, "killed"),
         ("", {"exit_code": 1}, "failed"),
+        (NO_TORCHRUN, {"exit_code": 1}, "refused"),
         ("", {"exit_code": None, "limit_hit": True}, "time_limit"),
     ],
 )

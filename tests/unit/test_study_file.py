@@ -106,6 +106,11 @@ def test_nothing_is_overwritten(
     assert words(capsys, "new", "bacth")[1].startswith("error: bacth: no such template; did you mean batch?")
     assert words(capsys, "new", "batch", "--from-suite", "olivia")[0] == 2
     assert Path("batch.toml").read_text(encoding="utf-8") == "mine"
+    assert words(capsys, "new", "batch", "--output", "no/such.toml")[1].startswith("error: no folder no\nnext: ")
+    assert words(capsys, "new", "--output", "x.toml") == (
+        2, "error: missing: a template, or --from-suite\nnext: steelyard study new\n",
+    )  # fmt: skip
+    assert words(capsys, "none.toml") == (2, "error: none.toml: no such file\nnext: steelyard study new\n")
     # A file may be called so.
     Path("new").write_text("name = 'x'\n[run]\nworkload = 'sim'\n", encoding="utf-8")
     assert words(capsys, "./new", "--dry-run")[0] == 0
@@ -124,6 +129,22 @@ accumulation = 1
 [sweep]
 batch = [8, 16]
 """
+
+
+def test_a_case_changes_single_fields_of_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    own = "[run.sim]\nsample_time_s = 0.5\n[[case]]\nsim.step_time_s = 2.0\nsim.noise = { kind = 'normal' }\n"
+    file.write_text(f"name = 'c'\n{own}", encoding="utf-8")
+    (cell,) = expand(load_study(file), tmp_path).cells
+    sim = cell.spec.sim
+    assert (sim.step_time_s, sim.sample_time_s, sim.noise.kind) == (2.0, 0.5, "normal")
+    assert cell.swept == {"sim.step_time_s": 2.0, "sim.noise.kind": "normal"}
+    file.write_text(f"name = 'c'\n{own}[sweep]\n'sim.step_time_s' = [1.0]\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"case\[0\]\.sim\.step_time_s: is swept, too"):
+        load_study(file)
+    file.write_text("name = 'c'\n[case]\ndevices = 2\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"c\.toml:2: case: is one table; valid: \[\[case\]\], once for each case"):
+        load_study(file)
 
 
 def test_every_case_is_run_with_every_combination(tmp_path: Path) -> None:
@@ -152,7 +173,7 @@ def test_every_case_is_run_with_every_combination(tmp_path: Path) -> None:
             "batch = 1\n[search]\nfirst = 1\nlast = 8",
             r"case\[1\]\.batch: the search sets it",
         ),
-        ("[[case]]\ndevices = 4", "[case]\ndevices = 4", r"c\.toml"),
+        ("accumulation = 1", "accumulation = 1\n[[case]]", r"c\.toml:11: case\[2\]: is empty"),
     ],
 )
 def test_a_wrong_case_is_named_with_its_line(old: str, new: str, said: str | None, tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _print_fields(name: str, *words: str, as_json: bool) -> None:
     """Print the fields of a file format; with words only those whose name has one of them."""
     schema = json_schema(SCHEMAS[name][0])
+    if as_json and words:
+        raise InputError(f"{words[0]}: --json prints the whole schema", next_step=f"steelyard explain {name} --json")
     if as_json:
         print(json.dumps(schema, indent=None))
         return

@@ -40,13 +40,17 @@ from steelyard.terminal.study import (
     template_lines,
 )
 from steelyard.terminal.tables import cells_lines
-from steelyard.terminal.text import many
+from steelyard.terminal.text import many, wrapped
 
 if TYPE_CHECKING:
     import argparse
 
     from steelyard.contracts.record import RunRecord
     from steelyard.terminal.shapes.measure import StudyData, StudyRunData
+
+
+REPEATABLE = {"failed", "hung", "killed", "time_limit", "node_failure", "preempted", "lost"}
+"""How a run can end for a reason that may be gone the next time."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +102,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "new":
         return _new(arguments)
     path = str(arguments.file)
-    command = Command(("study", f"./{path}" if path.startswith("-") else path), arguments.file)
-    words = command.inside(arguments.site, command.words[1:])
-    expansion = expand(_load(arguments.file), arguments.file.parent, arguments=words)
+    asked = arguments.again or arguments.extend or arguments.dry_run or arguments.site or arguments.wait
+    if not asked:
+        # What refused a run before, such as a missing package, may be there now; asking again costs nothing.
+        arguments.again = "refused"
+    words = ("study", f"./{path}" if path.startswith("-") else path)
+    command = Command(words, arguments.file, repeats_refused=not asked)
+    named = command.inside(arguments.site, command.words[1:])
+    expansion = expand(_load(arguments.file), arguments.file.parent, arguments=named)
     answer = carry_out(arguments, expansion, command)
     if arguments.json:
         print_json(answer.shown)
@@ -121,6 +130,8 @@ def _load(path: Path) -> Study:
 def _new(arguments: argparse.Namespace) -> int:
     """Write a study file, or list the templates."""
     if arguments.kind is None and arguments.from_suite is None:
+        if arguments.output is not None or arguments.part is not None:
+            raise InputError("missing: a template, or --from-suite", next_step="steelyard study new")
         if arguments.json:
             print_json({"shape": "study-templates/1", "templates": kinds("studies")})
         else:
@@ -181,7 +192,12 @@ def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
     make = search_all if expansion.searches else run_all
     with Progress(loudness(arguments), expansion, folder, too_short=not command.trial) as progress:
         outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
-    return _results(expansion, folder, outcome)
+    answer = _results(expansion, folder, outcome)
+    kept = sorted({record.status.code for record in answer.records} & REPEATABLE)
+    if not kept:
+        return answer
+    again = wrapped(f"To run again what ended as {' or '.join(kept)}:")
+    return replace(answer, lines=[*answer.lines, "", *again, f"  {command.line(None)} --again {','.join(kept)}"])
 
 
 def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command) -> StudyAnswer:

@@ -40,6 +40,8 @@ _INTERPRETER_HUNG = re.compile(
 _DUMPED_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 # The last line of a traceback, which torchrun and torch may put the rank before.
 _RAISED = re.compile(r"(?:\[\w{1,20}\]:? ?){0,3}([A-Za-z_][\w.]{0,100}(?:Error|Exception)\b[^\n]{0,2000})")
+# What Python prints where torchrun is not installed.
+_NO_TORCHRUN = re.compile(r"'torch\.distributed\.run' \(ModuleNotFoundError: (No module named '[\w.]{1,100}')\)")
 SHOWN_RANKS = 8
 SHOWN_ERROR = 500
 SHELL = 128
@@ -246,6 +248,10 @@ def _status_from_outside(observed: Observations) -> observe.Status:
     if launch is not None and launch.scheduled is not None and _STEP_NO_MEMORY.search(log):
         reason = "Slurm killed the run at the memory limit of its job"
         return observe.Status(code="out_of_memory", reason=reason, evidence=evidence)
+    if (missing := _NO_TORCHRUN.search(log)) and not statuses:
+        # As the worker says it, which torchrun would have started.
+        reason = f"torch cannot be imported here: {missing[1]}; next: pip install torch, or use a container that has it"
+        return observe.Status(code="refused", reason=reason, evidence=evidence)
     silent = [
         (rank, code)
         for rank, code in ((int(found[1]), int(found[2])) for found in _RANK_ENDED.finditer(log))

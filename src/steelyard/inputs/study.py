@@ -192,6 +192,10 @@ def load_study(path: Path) -> Study:
     text = read_bounded(path, MAX_SPEC_BYTES)
     data = parse_toml(text, str(path))
     document = InputFile(str(path), text, synonyms=SYNONYMS)
+    if isinstance(data.get("case"), dict):
+        raise refusal(document.problem(("case",), "is one table", valid="[[case]], once for each case"))
+    if isinstance(data.get("case"), list):
+        data["case"] = [_dotted(case) if isinstance(case, dict) else case for case in data["case"]]
     problems = find_problems(Study, data, document)
     run, sweep, cases = data.get("run", {}), data.get("sweep", {}), data.get("case", [])
     if isinstance(run, dict) and isinstance(sweep, dict) and isinstance(cases, list):
@@ -206,6 +210,14 @@ def load_study(path: Path) -> Study:
     return study
 
 
+def _dotted(settings: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Return settings by dotted names, as a sweep has them. Without quotes, dots make tables: `sim.step_time_s = 1`."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= _dotted(value, f"{above}{key}.") if isinstance(value, dict) else {above + key: value}
+    return found
+
+
 def _refuse_contradictions(study: Study, document: InputFile) -> None:
     problems = [
         document.problem(("sweep", key), "the list is empty", valid="one value or more")
@@ -213,6 +225,7 @@ def _refuse_contradictions(study: Study, document: InputFile) -> None:
         if not values
     ]
     cases: list[tuple[Where, dict[str, Any]]] = [(("case", number), case) for number, case in enumerate(study.case)]
+    problems += [document.problem(table, "is empty", valid="one setting or more") for table, case in cases if not case]
     problems += [
         document.problem((*table, key), "is swept, too", valid="in the case, or in [sweep]")
         for table, case in cases
@@ -443,7 +456,7 @@ def _cells(
         name = cell_name(spec)
         if name in cells:
             problem = f"{label(told)} and {label(cells[name].swept)} are the same configuration"
-            raise refusal(Problem("sweep", problem, "each combination once"))
+            raise refusal(Problem("case" if study.case else "sweep", problem, "each combination once"))
         cells[name] = Configuration(name, told, _with_identity(spec, study, name, 0))
     most = max((cell.spec.devices for cell in cells.values()), default=1)
     return [

@@ -60,11 +60,10 @@ def from_suite(found: SuiteFolder, part: Part, size: Size, file: Path) -> str:
     lines = [*(f"# {line}" for line in lines), _named(USE, file, name)]
     lines += [f'name = "{name}"', f"seed = {expansion.study.seed}", f"repeats = {expansion.study.repeats}"]
     sources = _Sources(found, part, choice, [cell.spec for cell in expansion.cells])
-    lines += [
-        "",
-        "[run]",
-        *(line for key, value in shared.items() for line in [*sources.lines(key), f"{key} = {value}"]),
-    ]
+    lines += ["", "[run]"]
+    for key, value in shared.items():
+        needed = ["# the folder of the data set, which an evaluation needs"] if key == "data.path" else []
+        lines += [*sources.lines(key), *needed, f"{key} = {value}"]
     formats = sorted({entry.data for entry in planned if entry.data and "data" not in entry.run})
     lines += [f'# data = "{each}:/path/to/{each}"    # of the document; without it synthetic data' for each in formats]
     for case in cases:

@@ -42,4 +42,6 @@ def write_new(path: Path, text: str, again: str) -> str:
             file.write(text)
     except FileExistsError:
         raise InputError(f"{path} already exists", next_step=again) from None
+    except FileNotFoundError:
+        raise InputError(f"no folder {path.parent}", next_step=again) from None
     return f"./{path}" if str(path).startswith("-") else str(path)

@@ -37,7 +37,7 @@ STATUSES = {
     "refused": "red",
     "cancelled": "red",
 }
-COMMAND = re.compile(r" *(?:next: )?steelyard \S+")
+COMMAND = re.compile(r" *(?:next: )?(?:steelyard|pip install) \S+")
 """A line that is a command, which people copy."""
 WORDS = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 """The words of a command, with their quotes."""

@@ -49,9 +49,7 @@ def _billions(value: float | None) -> str:
 
 def workload_lines(name: str, entry: dict[str, Any]) -> list[str]:
     """Format everything about one workload."""
-    needs = "nothing"
-    if entry["extras"]:
-        needs = ", ".join(["torch", *entry["needs"]]) + f": {install_line(*entry['extras'])}"
+    needs = ", ".join(["torch", *entry["needs"]]) if entry["extras"] else "nothing"
     rows = {
         "family": entry["family"],
         "modes": ", ".join(entry["modes"]) + f" (default: {entry['modes'][0]})",
@@ -69,7 +67,8 @@ def workload_lines(name: str, entry: dict[str, Any]) -> list[str]:
     for title, text in rows.items():
         start = f"  {title:<13} "
         lines += wrapped(start + text, deeper=" " * len(start))
-    return lines
+    # Not wrapped: it is copied.
+    return [*lines, "", f"next: {install_line(*entry['extras'])}"] if entry["extras"] else lines
 
 
 def _format_counts(entry: dict[str, Any]) -> dict[str, str]:
