@@ -63,7 +63,7 @@ class Child(subprocess.Popen[bytes]):
         threading.Thread(target=self._await_end, daemon=True).start()
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds; return as soon as it does."""
+        """Whether it ends within this time; return as soon as it does."""
         return self._ended.wait(seconds)
 
     def _await_end(self) -> None:

@@ -56,7 +56,7 @@ def _flat(
 
 
 def _inner(facts: dict[str, Any]) -> tuple[str, str | None]:
-    """Return the table that a field holds, and what stands between its name and those of the table's fields."""
+    """Return the table that a field holds, and what is written between its name and those of its fields."""
     for each in [facts, *facts.get("anyOf", ())]:
         if "$ref" in each:
             return "", each["$ref"].rpartition("/")[2]
