@@ -110,6 +110,10 @@ def test_nothing_is_overwritten(
     assert words(capsys, "new", "--output", "x.toml") == (
         2, "error: missing: a template, or --from-suite\nnext: steelyard study new\n",
     )  # fmt: skip
+    assert words(capsys, "new", "batch", "--part", "x")[1].startswith(
+        "error: a template has no parts\n  --part: needs "
+    )
+    assert words(capsys, "new", "batch", "-o", "-") == (0, from_template("batch", Path("batch.toml")))
     assert words(capsys, "none.toml") == (2, "error: none.toml: no such file\nnext: steelyard study new\n")
     # A file may be called so.
     Path("new").write_text("name = 'x'\n[run]\nworkload = 'sim'\n", encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from steelyard.terminal.shapes.measure import StudyData, StudyRunData
 
 
+PRINTED = Path("-")
+"""As the file of `steelyard study new`: print it."""
 REPEATABLE = {"failed", "hung", "killed", "time_limit", "node_failure", "preempted", "lost"}
 """How a run can end for a reason that may be gone the next time."""
 
@@ -137,26 +140,36 @@ def _new(arguments: argparse.Namespace) -> int:
         else:
             print("\n".join(template_lines()))
         return 0
-    if arguments.from_suite is None:
-        path = arguments.output or Path(f"{arguments.kind}.toml")
-        text, again = from_template(arguments.kind, path), f"steelyard study new {arguments.kind} --output FILE"
-    else:
-        if arguments.kind is not None:
-            problem = Problem("--from-suite", f"cannot be combined with the template {arguments.kind}", "one of them")
-            raise InputError("one file, of one thing", problems=(problem,))
-        found = find_suite(arguments.from_suite)
-        part = part_named(found, arguments.part)
-        path = arguments.output or Path(f"{part.name}.toml")
-        words = ["steelyard", "study", "new", "--from-suite", found.asked, "--part", part.name]
-        again = f"{shlex.join(words)} --output FILE"
-        text = from_suite(found, part, arguments.size, path)
-    named = write_new(path, text, again)
+    path, text, again = _new_file(arguments)
+    if arguments.output == PRINTED:
+        sys.stdout.write(text)
+        return 0
+    named = write_new(path, text, f"{again} --output FILE")
     if arguments.json:
         print_json({"shape": "study-new/1", "file": str(path)})
     else:
         print(printable(f"wrote {path}; change in it what is different for you, then:"))
         print(printable(f"  {shlex.join(['steelyard', 'study', named, '--dry-run'])}"))
     return 0
+
+
+def _new_file(arguments: argparse.Namespace) -> tuple[Path, str, str]:
+    """Return the path and the text of a new study file, and the command that makes it."""
+    given = None if arguments.output == PRINTED else arguments.output
+    if arguments.from_suite is None:
+        if arguments.part is not None:
+            problem = Problem("--part", "needs --from-suite", f"--from-suite NAME, or {arguments.kind} alone")
+            raise InputError("a template has no parts", problems=(problem,))
+        path = given or Path(f"{arguments.kind}.toml")
+        return path, from_template(arguments.kind, path), f"steelyard study new {arguments.kind}"
+    if arguments.kind is not None:
+        problem = Problem("--from-suite", f"cannot be combined with the template {arguments.kind}", "one of them")
+        raise InputError("one file, of one thing", problems=(problem,))
+    found = find_suite(arguments.from_suite)
+    part = part_named(found, arguments.part)
+    path = given or Path(f"{part.name}.toml")
+    words = ["steelyard", "study", "new", "--from-suite", found.asked, "--part", part.name]
+    return path, from_suite(found, part, arguments.size, path), shlex.join(words)
 
 
 def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Command) -> StudyAnswer:

@@ -195,7 +195,7 @@ def load_study(path: Path) -> Study:
     if isinstance(data.get("case"), dict):
         raise refusal(document.problem(("case",), "is one table", valid="[[case]], once for each case"))
     if isinstance(data.get("case"), list):
-        data["case"] = [_dotted(case) if isinstance(case, dict) else case for case in data["case"]]
+        data["case"] = [by_dotted_name(case) if isinstance(case, dict) else case for case in data["case"]]
     problems = find_problems(Study, data, document)
     run, sweep, cases = data.get("run", {}), data.get("sweep", {}), data.get("case", [])
     if isinstance(run, dict) and isinstance(sweep, dict) and isinstance(cases, list):
@@ -210,11 +210,11 @@ def load_study(path: Path) -> Study:
     return study
 
 
-def _dotted(settings: dict[str, Any], above: str = "") -> dict[str, Any]:
+def by_dotted_name(settings: dict[str, Any], above: str = "") -> dict[str, Any]:
     """Return settings by dotted names, as a sweep has them. Without quotes, dots make tables: `sim.step_time_s = 1`."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= _dotted(value, f"{above}{key}.") if isinstance(value, dict) else {above + key: value}
+        found |= by_dotted_name(value, f"{above}{key}.") if isinstance(value, dict) else {above + key: value}
     return found
 
 

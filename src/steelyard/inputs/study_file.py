@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import NAME_PATTERN
 from steelyard.errors import InputError, Problem, printable
+from steelyard.inputs.study import by_dotted_name
 from steelyard.inputs.suite import Choice, applies, data_formats, expand_part, plan_part, study_name
 from steelyard.inputs.templates import template
 
@@ -51,7 +52,7 @@ def from_suite(found: SuiteFolder, part: Part, size: Size, file: Path) -> str:
     suite, choice = found.suite, choice_of(found, part, size)
     expansion = expand_part(found, part, choice)
     planned = plan_part(suite, part, choice)
-    rows = [_flat(entry.run) for entry in planned]
+    rows = [_as_toml(entry.run) for entry in planned]
     keys = list(dict.fromkeys(key for row in rows for key in row))
     shared = {key: rows[0][key] for key in keys if all(row.get(key) == rows[0].get(key) for row in rows)}
     sweep, cases = _factors([{key: value for key, value in row.items() if key not in shared} for row in rows])
@@ -113,16 +114,9 @@ def part_named(found: SuiteFolder, name: str | None) -> Part:
     return found.part(name or parts[0].name)
 
 
-def _flat(settings: dict[str, Any], above: str = "") -> Row:
-    """Return settings as TOML, by dotted names."""
-    found: Row = {}
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{above}{key}.")
-        else:
-            # A list of scalars, a number, a text or a truth value is the same in JSON and TOML.
-            found[above + key] = json.dumps(value, ensure_ascii=False)
-    return found
+def _as_toml(settings: dict[str, Any]) -> Row:
+    # A list of scalars, a number, a text or a truth value is the same in JSON and TOML.
+    return {key: json.dumps(value, ensure_ascii=False) for key, value in by_dotted_name(settings).items()}
 
 
 def _factors(rows: Sequence[Row]) -> tuple[dict[str, list[str]], list[Row]]:

@@ -60,8 +60,9 @@ def _inner(facts: dict[str, Any]) -> tuple[str, str | None]:
     for each in [facts, *facts.get("anyOf", ())]:
         if "$ref" in each:
             return "", each["$ref"].rpartition("/")[2]
-        if "$ref" in each.get("items", {}) if isinstance(each.get("items"), dict) else False:
-            return "[]", each["items"]["$ref"].rpartition("/")[2]
+        items = each.get("items")
+        if isinstance(items, dict) and "$ref" in items:
+            return "[]", items["$ref"].rpartition("/")[2]
         named = [each.get("additionalProperties"), *each.get("patternProperties", {}).values()]
         for table in named:
             if isinstance(table, dict) and "$ref" in table:

@@ -1,6 +1,6 @@
 """Manage the sites that studies can be submitted to: list, create, show and check site files.
 
-$ steelyard site new slurm-nvidia --output mysite.toml
+$ steelyard site new slurm-nvidia -o mysite.toml
 $ steelyard site check mysite.toml
 """
 
@@ -17,10 +17,10 @@ def configure(parser: Parser) -> None:
         actions,
         "new",
         "write a site file from a template, to be filled in",
-        "site new slurm-nvidia --output mysite.toml",
+        "site new slurm-nvidia -o mysite.toml",
     )
     new.add_argument("kind", metavar="KIND", help=f"template: {', '.join(kinds('sites'))}")
-    new.add_argument("--output", metavar="FILE", help="file to write (default: KIND.toml; - prints it)")
+    new.add_argument("-o", "--output", metavar="FILE", help="file to write (default: KIND.toml; - prints it)")
     show = add_action(actions, "show", "show what a site file says", "site show mysite.toml")
     show.add_argument("site", metavar="SITE", help="name or file; steelyard site list shows the names")
     check = add_action(

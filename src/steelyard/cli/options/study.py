@@ -18,7 +18,7 @@ from steelyard.inputs.templates import kinds
 NEW = """Write a study file to begin with: a question, with the settings that it needs, commented.
 
 $ steelyard study new
-$ steelyard study new batch --output mymodel.toml
+$ steelyard study new batch -o mymodel.toml
 $ steelyard study new --from-suite olivia --part workers
 """
 SIZES = ("full", "small", "tiny")
@@ -44,7 +44,10 @@ def _add_new(parser: Parser) -> None:
     parser.add_argument(
         "kind", nargs="?", metavar="KIND", help=f"template: {', '.join(kinds('studies'))}; without one all are listed"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="file to write (default: KIND.toml, or PART.toml)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE",
+        help="file to write (default: KIND.toml, or PART.toml; - prints it)",
+    )  # fmt: skip
     suite = parser.add_argument_group("from a suite")
     suite.add_argument("--from-suite", metavar="NAME", help="write what a part of this suite runs, to be changed")
     suite.add_argument("--part", metavar="PART", help="the part (steelyard suite show NAME lists them)")
