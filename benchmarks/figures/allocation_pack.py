@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from figure import Figure, arguments, at_least, at_most, between, finish, slack_percent
-from steelyard.analysis.energy import cells_with_energy
+from steelyard.analysis.measured_energy import cells_with_energy
 from steelyard.analysis.request import Tariff, WorkPlan, request
 from steelyard.analysis.summary import summarise
 from steelyard.audit.subject import audit

@@ -16,7 +16,7 @@ import vl_convert
 
 from figure import Figure, arguments, at_least, at_most, finish, timed
 from gallery_studies import make_studies, pictures
-from steelyard.contracts import observe
+from steelyard.contracts import sample_files
 from steelyard.report.charts.trace import POINTS, step_band
 from steelyard.report.page import Drawing
 from steelyard.report.render import draw
@@ -65,12 +65,12 @@ def long_trace(steps: int) -> tuple[int, float, float]:
     random = np.random.default_rng(8)
     with tempfile.TemporaryDirectory() as scratch:
         with (Path(scratch) / "steps-00000.bin").open("wb") as file:
-            file.write(observe.FILE_MAGIC)
+            file.write(sample_files.FILE_MAGIC)
             for first in range(0, steps, 100_000):
                 count = min(100_000, steps - first)
-                table = np.ones((len(observe.COLUMNS), count))
+                table = np.ones((len(sample_files.COLUMNS), count))
                 table[1] = 0.05 * (1 + 0.01 * random.standard_normal(count))
-                observe.write_chunk(file, 0, first, table)
+                sample_files.write_chunk(file, 0, first, table)
         tracemalloc.start()
         begin = time.perf_counter()
         band = step_band(Path(scratch), 1)

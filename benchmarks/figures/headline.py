@@ -29,8 +29,9 @@ from steelyard.analysis.request import WorkPlan
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.summary import summarise
 from steelyard.audit import documents
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.observe import Environment, Status
-from steelyard.contracts.record import Finding, Interval, Quantity, RunRecord, Steady, Validity
+from steelyard.contracts.record import Interval, Quantity, RunRecord, Steady, Validity
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import SteelyardError
 from steelyard.inputs.scheme import find_scheme, scheme_names

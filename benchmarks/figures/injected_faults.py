@@ -33,7 +33,7 @@ from steelyard.audit.table import parse_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
 
 # The rules were developed on tables of other seeds.
 FIRST_SEED = 31_000_000

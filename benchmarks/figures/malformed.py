@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from figure import arguments, at_least, at_most, finish
 from steelyard.cli.main import main as steelyard
 from steelyard.contracts.base import to_json_object
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.observe import Environment, Phase, Status, Stop
-from steelyard.contracts.record import Finding, Interval, Quantity, RunRecord, Steady
+from steelyard.contracts.record import Interval, Quantity, RunRecord, Steady
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import InputError, Problem
 from steelyard.inputs.study import Study, expand

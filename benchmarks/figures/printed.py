@@ -17,7 +17,7 @@ from steelyard.audit.reading import read_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Row, RowTable
 
 TABLES = Path(__file__).resolve().parents[2] / "tests" / "data" / "printed"

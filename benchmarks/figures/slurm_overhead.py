@@ -26,7 +26,8 @@ import numpy as np
 
 from cluster import Cluster, clean_environment, descendants
 from figure import arguments, at_least, finish, of_time
-from steelyard.contracts.observe import SPEC_FILE, read_chunks
+from steelyard.contracts.observe import SPEC_FILE
+from steelyard.contracts.sample_files import read_chunks
 from steelyard.launch.plan import campaigns
 from steelyard.results.store import ResultFolder, read_progress
 

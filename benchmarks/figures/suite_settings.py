@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from figure import arguments, at_most, finish
 from steelyard.audit.documents import provenances
-from steelyard.inputs.suite import find_suite, suite_names
+from steelyard.inputs.suite import find_suite
+from steelyard.inputs.suites import suite_names
 from suite_sources import out_of_date, sources_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from figure import arguments, at_least, at_most, finish
-from steelyard.inputs.suite import find_suite, suite_names
+from steelyard.inputs.suite import find_suite
+from steelyard.inputs.suites import suite_names
 from steelyard.report.render.files import write
 from steelyard.report.suite.page import suite_page
 from steelyard.results.store import ResultFolder

@@ -26,7 +26,7 @@ import numpy as np
 
 from figure import arguments, at_least, at_most, finish
 from program_cases import CASES, Case, Outcome, run
-from steelyard.contracts import observe
+from steelyard.contracts import sample_files
 from steelyard.results.store import ResultFolder
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def wrapped(case: Case, folder: Path) -> tuple[Outcome, Seen]:
 
 def table(path: Path) -> np.ndarray:
     """Return all chunks of a file."""
-    return np.concatenate([chunk.table for chunk in observe.read_chunks(path, 0, sys.maxsize, check=True)], axis=1)
+    return np.concatenate([chunk.table for chunk in sample_files.read_chunks(path, 0, sys.maxsize, check=True)], axis=1)
 
 
 def wrong(case: Case, truth: dict[str, Any], seen: Seen) -> list[str]:

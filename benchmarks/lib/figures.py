@@ -31,7 +31,7 @@ NAMES = (
     "selftest",
     "flops",
     "same_training",
-    "first_step",
+    "quick_answers",
     "input_wait",
     "overhead",
     "two_clocks",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from steelyard.contracts import energy, observe
+from steelyard.contracts import energy, sample_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -364,25 +364,27 @@ def _spoil_table(table: Any, source: Random) -> Any:
 def _steps(data: bytes, source: Random) -> bytes:
     """Change samples or headers of a step file."""
     out = io.BytesIO()
-    out.write(data[: len(observe.FILE_MAGIC)])
-    at, chosen = len(observe.FILE_MAGIC), source.randrange(4)
-    while len(data) >= at + observe.HEADER_BYTES:
-        mark, rank, first, steps = observe.PLACE.unpack_from(data, at)
-        size = steps * len(observe.COLUMNS) * 8
-        payload = data[at + observe.HEADER_BYTES : at + observe.HEADER_BYTES + size]
-        if mark != observe.CHUNK_MARK or len(payload) < size or not steps:
+    out.write(data[: len(sample_files.FILE_MAGIC)])
+    at, chosen = len(sample_files.FILE_MAGIC), source.randrange(4)
+    while len(data) >= at + sample_files.HEADER_BYTES:
+        mark, rank, first, steps = sample_files.PLACE.unpack_from(data, at)
+        size = steps * len(sample_files.COLUMNS) * 8
+        payload = data[at + sample_files.HEADER_BYTES : at + sample_files.HEADER_BYTES + size]
+        if mark != sample_files.CHUNK_MARK or len(payload) < size or not steps:
             break
-        table = np.frombuffer(payload, dtype="<f8").reshape(len(observe.COLUMNS), steps)
+        table = np.frombuffer(payload, dtype="<f8").reshape(len(sample_files.COLUMNS), steps)
         if chosen == 0 or source.random() < 0.3:
             table = _spoil_table(table, source)
         if source.random() < 0.1:
             rank = source.choice((rank, 0, 1, 2**32 - 1))
             first = source.choice((first, 0, min(first + 1, 2**64 - 1), 2**64 - 1))
-        observe.write_chunk(out, rank, first, table)
-        at += observe.HEADER_BYTES + size
+        sample_files.write_chunk(out, rank, first, table)
+        at += sample_files.HEADER_BYTES + size
         if source.random() < 0.05:
-            place = observe.PLACE.pack(mark, rank, first, source.choice((0, 1, observe.MAX_CHUNK_STEPS, 2**32 - 1)))
-            out.write(place + observe.CHECK.pack(zlib.crc32(place), 0))
+            place = sample_files.PLACE.pack(
+                mark, rank, first, source.choice((0, 1, sample_files.MAX_CHUNK_STEPS, 2**32 - 1))
+            )
+            out.write(place + sample_files.CHECK.pack(zlib.crc32(place), 0))
     return out.getvalue() + data[at:]
 
 

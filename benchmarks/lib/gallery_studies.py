@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from steelyard.analysis.batch import batch_curve
 from steelyard.analysis.best import rank
 from steelyard.analysis.compare import compare
-from steelyard.analysis.energy import cells_with_energy, plotted
+from steelyard.analysis.measured_energy import cells_with_energy, plotted
 from steelyard.analysis.request import WorkPlan
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.scaling import scaling

@@ -11,7 +11,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from steelyard.contracts.record import Finding
+from steelyard.contracts.finding import Finding
 from steelyard.report.charts.style import Axes, Sign, bars_up, key, number_axis, points, shown_by, spec, texts
 from steelyard.report.page import Cell, Chart, Column, Drawing, Page, Prose, Section, Table
 

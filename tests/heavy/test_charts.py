@@ -20,9 +20,10 @@ from steelyard.analysis.power_trace import PowerLine, PowerTrace
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.summary import summarise
-from steelyard.contracts import observe
+from steelyard.contracts import observe, sample_files
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.observe import Launch, Phase, Status
-from steelyard.contracts.record import Finding, Interval, Quantity, Steady, Validity
+from steelyard.contracts.record import Interval, Quantity, Steady, Validity
 from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.derive.record import derive
@@ -147,11 +148,11 @@ def written_trace(raw: Path, record: RunRecord, steps: int, chunk: int = 333) ->
     """A step file: slow first steps, then a level; and a record that says so."""
     times = step_times(steps)
     with (raw / "steps-00000.bin").open("wb") as file:
-        file.write(observe.FILE_MAGIC)
+        file.write(sample_files.FILE_MAGIC)
         for first in range(0, steps, chunk):
-            table = np.ones((len(observe.COLUMNS), min(chunk, steps - first)))
+            table = np.ones((len(sample_files.COLUMNS), min(chunk, steps - first)))
             table[1] = times[first : first + chunk]
-            observe.write_chunk(file, 0, first, table)
+            sample_files.write_chunk(file, 0, first, table)
     steady = Steady(answer="steady", start_step=100, stop_step=steps, reason="made so", change_steps=(100,))
     return replace(record, steady=steady, spec=replace(record.spec, devices=1))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conftest import make_spec
-from steelyard.contracts import observe
+from steelyard.contracts import sample_files
 from steelyard.contracts.sim import Collective as Ring
 from steelyard.contracts.sim import InputPipeline, Link, Memory, Noise, Shape, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
@@ -184,11 +184,11 @@ def test_damaged_samples_end_as_a_status(simulate: Simulate, tmp_path: Path) -> 
 def test_samples_of_a_lost_rank_block(simulate: Simulate, tmp_path: Path) -> None:
     simulate(make_spec(budget=SHORT, devices=2))
     path = tmp_path / "steps-00000.bin"
-    kept = [chunk for chunk in observe.read_chunks(path, 0, 10**9, check=True) if chunk.rank == 0]
+    kept = [chunk for chunk in sample_files.read_chunks(path, 0, 10**9, check=True) if chunk.rank == 0]
     with path.open("wb") as file:
-        file.write(observe.FILE_MAGIC)
+        file.write(sample_files.FILE_MAGIC)
         for chunk in kept:
-            observe.write_chunk(file, chunk.rank, chunk.first_step, chunk.table)
+            sample_files.write_chunk(file, chunk.rank, chunk.first_step, chunk.table)
     assert "SY601" in [found.code for found in derive(tmp_path).findings]
 
 

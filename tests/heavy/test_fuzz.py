@@ -27,11 +27,11 @@ READS = re.compile(
     r"open_file\(|\.open\(|read_bounded\(|read_bytes\(|read_text\(|json\.loads\(|tomllib\.|parse_json\(|parse_file\("
     r"|parse_toml\(|os\.open\(|tarfile\.open|read_at\(|read_whole\("
 )
-# What reads the machine it runs on, files of the package, or what it has written itself.
+# What reads the machine it runs on, files of installed packages, or what it has written itself.
 OWN = (
     "worker/", "doctor/", "selftest/", "hostload.py", "launch/local.py", "launch/allocation.py",
     "launch/images/ask.py", "launch/kubernetes/manifests.py", "report/pack/claims.py",
-    "report/audit/layout.py", "rules/table/devices.py",
+    "report/audit/layout.py", "rules/table/devices.py", "inputs/suites.py",
 )  # fmt: skip
 
 

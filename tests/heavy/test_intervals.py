@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import signal, stats
 
-from steelyard.stats.intervals import TAIL_QUANTILE, across_jobs, hill_tail_index, within_job
+from steelyard.stats.intervals import TAIL_QUANTILE, hill_tail_index, within_job
+from steelyard.stats.jobs import across_jobs
 
 
 def ar1(rng, n, rho):

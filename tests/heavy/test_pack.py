@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from steelyard.analysis.energy import cells_with_energy
+from steelyard.analysis.measured_energy import cells_with_energy
 from steelyard.analysis.request import ASSUMED_RATE, HOUR_S, Tariff, WorkPlan, predicted, request, setup_s
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select
@@ -25,8 +25,9 @@ from steelyard.audit.documents import names as documents
 from steelyard.audit.subject import audit
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.observe import Phase, Status
-from steelyard.contracts.record import Finding, Steady
+from steelyard.contracts.record import Steady
 from steelyard.contracts.sim import Collective, Link, Noise, Power, Sensor, SimTruth, State
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.derive.record import derive

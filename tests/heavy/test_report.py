@@ -20,8 +20,9 @@ from steelyard.analysis.batch import batch_curve
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select
 from steelyard.cli.main import main
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.observe import Evaluation, Settings, Status
-from steelyard.contracts.record import Finding, Quantity
+from steelyard.contracts.record import Quantity
 from steelyard.contracts.spec import Budget, Data, Loader, Quality, RunSpec
 from steelyard.derive.record import derive
 from steelyard.inputs.study import Study, expand

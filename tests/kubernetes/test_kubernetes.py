@@ -36,7 +36,7 @@ from steelyard.contracts.spec import Budget, RunSpec, Source
 from steelyard.errors import InputError, SteelyardError
 from steelyard.extras import install_line
 from steelyard.inputs.site import Cluster, Container, Limits, Mount, Place, Pool, Site, Toleration
-from steelyard.inputs.suite import suite_names
+from steelyard.inputs.suites import suite_names
 from steelyard.launch import follow, registry, staging
 from steelyard.launch.campaign import MANIFEST_FILE, Campaign, Image, JobArray, JobKind, Plan, RunShape
 from steelyard.launch.images.ask import CommandOutput

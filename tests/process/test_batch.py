@@ -18,7 +18,7 @@ from steelyard.analysis.batch import batch_curve, batch_curves
 from steelyard.analysis.select import select
 from steelyard.analysis.summary import summarise
 from steelyard.cli.main import main
-from steelyard.contracts.record import Finding
+from steelyard.contracts.finding import Finding
 from steelyard.results.store import ResultFolder
 from steelyard.stats.knee import BatchTimes, knee, unimodal
 from steelyard.terminal.batch import curve_lines

@@ -22,7 +22,8 @@ from conftest import make_spec
 from steelyard.cli.main import VERBS, main
 from steelyard.cli.verb import make_parser
 from steelyard.contracts.base import to_json_object
-from steelyard.contracts.observe import FILE_MAGIC, SPEC_FILE, write_chunk
+from steelyard.contracts.observe import SPEC_FILE
+from steelyard.contracts.sample_files import FILE_MAGIC, write_chunk
 from steelyard.contracts.sim import Collective, Power, Sensor, SimTruth, State
 from steelyard.contracts.spec import Budget, Data, Loader, Quality
 from steelyard.contracts.wrap import Program, ProgramEnd, Wrapped

@@ -8,11 +8,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from conftest import make_spec
+from steelyard.cli.main import main
 from steelyard.contracts.observe import SPEC_FILE
+from steelyard.inputs.templates import template
 from steelyard.results.store import record_text
+from steelyard.rules.rule import codes
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 BLOCK = "import sys\nfor name in {names!r}:\n    sys.modules[name] = None\n"
 
@@ -39,6 +44,33 @@ def test_the_worker_runs_with_numpy_alone(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     last = json.loads((tmp_path / "events-00000.jsonl").read_text().splitlines()[-1])
     assert (last["kind"], last["code"]) == ("status", "completed")
+
+
+HEAVY = ["torch", "numpy", "scipy", "pydantic", "pydantic_core"]
+RUN = "from steelyard.cli.main import main\nsys.exit(main({words!r}))\n"
+
+
+def test_names_and_texts_are_looked_up_without_heavy_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here.toml").write_text(template("sites", "slurm-cpu"))
+    monkeypatch.setenv("STEELYARD_SITES", str(tmp_path))
+    looked_up = [*(["explain", code] for code in codes()), ["explain", "settings"], ["suite", "list"], ["site", "list"]]
+    looked_up += [["workloads"], ["workloads", "resnet50"], ["completion", "bash"], ["--version"]]
+    code = f"from steelyard.cli.main import main\nsys.exit(max(main(words) for words in {looked_up!r}))\n"
+    done = run_without(HEAVY, code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{tmp_path}/here.toml" in done.stdout
+
+
+def test_a_small_study_is_shown_and_compared_without_heavy_libraries(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        'name = "s"\nrepeats = 3\n[run]\nworkload = "sim"\ndevice = "sim"\nbudget.max_steps = 100\n'
+        "[sweep]\nbatch = [16, 32]\n"
+    )
+    results = ["--results", str(tmp_path / "r")]
+    assert main(["study", str(tmp_path / "s.toml"), "--quiet", *results]) == 0
+    for words in (["show", "s"], ["show", "s", "--json"], ["compare", "s:batch=16", "s:batch=32"]):
+        done = run_without(HEAVY, RUN.format(words=[*words, *results]))
+        assert (done.returncode, done.stderr) == (0, ""), words
 
 
 def test_help_needs_no_library() -> None:

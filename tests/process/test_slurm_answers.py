@@ -15,7 +15,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import TypeAdapter
 
+from steelyard.contracts.record import RunRecord
 from steelyard.derive.record import derive
 from steelyard.errors import InputError, SteelyardError
 from steelyard.inputs.site import Place, Site
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from steelyard.contracts.record import RunRecord
     from steelyard.launch.campaign import Campaign
 
 COMMAND = """#!/bin/bash
@@ -263,7 +264,7 @@ def test_a_file_that_appears_while_a_run_is_collected_is_not_in_its_record(
             shutil.copy(place / "events-00000.jsonl", place / late.pop())
         return derive(place)
 
-    monkeypatch.setattr(collect, "derive", derive_late)
+    monkeypatch.setattr("steelyard.derive.record.derive", derive_late)
     site.queue(made, "7|0|NODE_FAIL|None")
     status = site.look()
     assert late == []
@@ -486,7 +487,8 @@ def costs(home: Path, runs: int, opened: Opened) -> dict[str, tuple[int, int]]:
 
 def test_calls_do_not_grow_with_the_number_of_runs_and_files_in_proportion(tmp_path: Path) -> None:
     opened = Opened()
-    # The first imports what is needed.
+    # The first imports what is needed, but for what reads many records.
+    TypeAdapter(RunRecord)
     _, few, many = (costs(tmp_path / str(runs), runs, opened) for runs in (10, 100, 1000))
     per_run = {name: (many[name][1] - files) / 900 for name, (_, files) in few.items()}
     assert {name: (many[name][0], per_run[name]) for name in few} == {

@@ -24,8 +24,8 @@ import pytest
 
 from conftest import HANG_S, make_spec, until
 from steelyard.cli.main import main
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.observe import FIRST_EVENTS, PROGRESS_FILE, Status, StatusCode
-from steelyard.contracts.record import Finding
 from steelyard.inputs.search import Search
 from steelyard.inputs.study import Study, expand
 from steelyard.launch.collect import RunEnd
@@ -33,7 +33,7 @@ from steelyard.launch.follow import Sent, StudyStatus
 from steelyard.launch.staging import STUDY_FILE, read_arguments
 from steelyard.results.store import ResultFolder
 from steelyard.terminal import step_times
-from steelyard.terminal.console import STATUSES, console_of
+from steelyard.terminal.colours import STATUSES, console_of
 from steelyard.terminal.drawing import (
     ASCII_LEVELS,
     BLOCKS,

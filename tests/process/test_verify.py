@@ -17,7 +17,7 @@ import steelyard
 from steelyard.analysis import verify as analysis
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
-from steelyard.contracts.record import Finding
+from steelyard.contracts.finding import Finding
 from steelyard.errors import InputError
 from steelyard.inputs.recipe import Expect, load_recipe, plan
 from steelyard.inputs.suite import find_recipe

@@ -19,7 +19,7 @@ from steelyard import plugins
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import summarise
 from steelyard.cli.main import main
-from steelyard.contracts import observe
+from steelyard.contracts import observe, sample_files
 from steelyard.contracts.spec import Budget, Loader
 from steelyard.derive import tokens as token_numbers
 from steelyard.derive.observations import StepSamples
@@ -168,7 +168,7 @@ def spec_of(**settings: Any) -> RunSpec:
 
 def columns(samples: StepSamples) -> dict[str, np.ndarray[Any, Any]]:
     tables = np.concatenate([chunk.table for chunk in samples.windowed(0, 10**9)], axis=1)
-    return dict(zip(observe.COLUMNS, tables, strict=True))
+    return dict(zip(sample_files.COLUMNS, tables, strict=True))
 
 
 def test_every_token_has_its_time(
@@ -284,7 +284,7 @@ def test_tokens_are_put_on_the_clock_of_their_block() -> None:
     work._device = Queue()  # type: ignore[assignment]
     work._generation = Generation(5, 3, lambda *_: (torch.zeros(1), 0), lambda *_: (torch.zeros(1), 0))
     work._events, work._samples = [2.0, 2.5, 2.6, 2.8, 3.0, 3.9, 4.0, 4.1], [8, 7]
-    table = dict(zip(observe.COLUMNS, work.tokens(start_s=10.0), strict=True))
+    table = dict(zip(sample_files.COLUMNS, work.tokens(start_s=10.0), strict=True))
     np.testing.assert_allclose(table["start_s"], [10.0, 10.5, 10.6, 11.0, 11.9, 12.0])
     np.testing.assert_allclose(table["step_s"], [0.5, 0.1, 0.2, 0.9, 0.1, 0.1])
     assert table["samples"].tolist() == [8, 8, 8, 7, 7, 7]
@@ -395,7 +395,7 @@ def test_damaged_tokens_are_damage(tmp_path: Path) -> None:
 
 
 def test_a_block_of_more_tokens_than_a_chunk_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observe, "MAX_CHUNK_STEPS", 7)
+    monkeypatch.setattr(sample_files, "MAX_CHUNK_STEPS", 7)
     writer = StepWriter(tmp_path, 0, observe.TOKENS_PATTERN)
     lengths = np.arange(1.0, 21.0)
     for _ in range(2):

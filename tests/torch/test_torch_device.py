@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from conftest import HANG_S, make_spec
-from steelyard.contracts.observe import COLUMNS
+from steelyard.contracts.sample_files import COLUMNS
 from steelyard.errors import InputError
 from steelyard.worker.devices import torch_device
 from steelyard.worker.devices.torch_device import CpuDevice, EventDevice, SynchronisedDevice, open_device

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conftest import make_spec
-from steelyard.contracts import observe
+from steelyard.contracts import observe, sample_files
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import CrossCheck, DeviceFacts, Environment, MemoryPeak, ModelFacts, Settings
 from steelyard.contracts.spec import Budget, Loader, Source
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
 
 SHORT = Budget(min_steps=20, max_steps=20, min_seconds=0)
@@ -68,8 +69,8 @@ def written(raw: Path, spec: RunSpec, *said: Any, samples: float = BATCH, parts:
         lines = "".join(json.dumps(word) + "\n" for word in words)
         (raw / f"events-{rank:05d}.jsonl").write_text(lines, encoding="utf-8")
         with (raw / f"steps-{rank:05d}.bin").open("wb") as file:
-            file.write(observe.FILE_MAGIC)
-            observe.write_chunk(file, rank, 0, table)
+            file.write(sample_files.FILE_MAGIC)
+            sample_files.write_chunk(file, rank, 0, table)
     record = derive(raw)
     assert record.status.code == "completed", record.status
     return record

@@ -13,8 +13,9 @@ from steelyard.analysis.best import rank
 from steelyard.analysis.request import Tariff
 from steelyard.analysis.summary import summarise
 from steelyard.cli.main import main
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.observe import Environment, Status
-from steelyard.contracts.record import Finding, Quantity, RunRecord, Steady
+from steelyard.contracts.record import Quantity, RunRecord, Steady
 from steelyard.contracts.spec import RunSpec
 from steelyard.results.store import RECORD_FILE, ResultFolder, write_json
 from steelyard.terminal.best import headline, ranking_lines

@@ -12,8 +12,9 @@ from conftest import make_spec
 from steelyard.contracts.observe import PROGRESS_FILE, Stop
 from steelyard.contracts.sim import SimTruth
 from steelyard.contracts.spec import Budget
+from steelyard.estimate.enough import STEPS_TO_JUDGE
 from steelyard.estimate.fold import Fold
-from steelyard.estimate.stop import STEPS_TO_JUDGE, StopRule
+from steelyard.estimate.stop import StopRule
 from steelyard.stats.steady import FEWEST, LEAD_REACH
 from steelyard.worker.engine.blocks import crosscheck_steps
 

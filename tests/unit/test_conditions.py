@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.sensors.backend import DeviceState, SensorsFound
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import pytest
+from pydantic import TypeAdapter
 
+from conftest import make_spec
 from steelyard.contracts import observe, record, sim, spec
 from steelyard.contracts.base import Contract, from_json_object, to_json_object
-from steelyard.contracts.record import Quantity
+from steelyard.contracts.record import Quantity, RunRecord
 from steelyard.contracts.sim import Collective, Link, Noise, SimTruth
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import InputError
-from steelyard.inputs.validate import json_schema, parse_json
+from steelyard.inputs.validate import json_schema, parse_json, plain_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 FULL = RunSpec(
     run_id="a-1.b_c",
@@ -29,6 +34,7 @@ FULL = RunSpec(
 def test_both_readers_give_back_what_was_written() -> None:
     text = json.dumps(to_json_object(FULL))
     assert parse_json(RunSpec, text, "x") == FULL
+    assert TypeAdapter(RunSpec).validate_json(text) == FULL
     assert from_json_object(RunSpec, json.loads(text)) == FULL
 
 
@@ -87,6 +93,48 @@ def test_fields_that_contradict_each_other(settings: dict[str, Any]) -> None:
         parse_json(RunSpec, json.dumps(document), "x")
     with pytest.raises(ValueError, match="valid:"):
         from_json_object(RunSpec, document)
+
+
+# Every kind of value, and texts and names that are of one contract or another.
+OTHER: list[str] = [
+    "null", "true", "0", "-0", "1", "-1", "1.0", "2.5e-7", "1e400", "NaN", "-Infinity", "123456789012345678901",
+    '""', '"x"', '"steady"', '"n/a"', '"\\ud800"', '"a\\n"', "[]", "[1]", '["x"]', "[[]]", "{}", '{"value": 1}',
+    '{"a": 1, "a": 2}', '{"a/b": ""}',
+]  # fmt: skip
+
+
+def test_both_readers_agree_on_every_value_of_a_record(simulate: Callable[[RunSpec], RunRecord]) -> None:
+    """Each value is replaced by each of OTHER: the plain reader takes it only if pydantic does, and reads the same."""
+    document = to_json_object(simulate(make_spec(devices=2)))
+    document["quantities"] = dict([*document["quantities"].items()][:2])
+    checked, taken = TypeAdapter(RunRecord), 0
+    for inside, name in leaves(document):
+        kept, inside[name] = inside[name], "HERE"
+        before, after = json.dumps(document).split('"HERE"')
+        inside[name] = kept
+        for other in OTHER:
+            text = before + other + after
+            try:
+                plain = from_json_object(RunRecord, plain_json(text))
+            except ValueError:
+                continue
+            taken += 1
+            assert repr(plain) == repr(checked.validate_json(text)), (name, other)
+    assert taken > 500
+
+
+def leaves(document: Any) -> Iterator[tuple[Any, Any]]:
+    """The places of a document whose value holds no other; of a list those of the first entry."""
+    for name, inner in [*document.items()] if isinstance(document, dict) else [*enumerate(document[:1])]:
+        if isinstance(inner, dict | list) and inner:
+            yield from leaves(inner)
+        yield document, name
+
+
+def test_a_fault_has_its_place() -> None:
+    links = {"sim": {"collective": {"links": [{}, {"from_ranks": "x"}]}}}
+    with pytest.raises(ValueError, match=r"^sim\.collective\.links\[1\]\.from_ranks: must be int, not str$"):
+        from_json_object(RunSpec, {**to_json_object(FULL), **links})
 
 
 def test_a_preset_fills_what_is_not_set() -> None:

@@ -14,14 +14,10 @@ import pytest
 
 from conftest import make_spec
 from steelyard.audit.table import parse_table
-from steelyard.contracts import observe
+from steelyard.contracts import observe, sample_files
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.energy import (
-    DEVICES,
-    DISAGREES,
-    HOLDS_HOST,
     POWER_MAGIC,
-    SAMPLER,
     Channel,
     ChannelKind,
     Domain,
@@ -30,6 +26,7 @@ from steelyard.contracts.energy import (
     read_power_chunks,
     write_power_chunk,
 )
+from steelyard.contracts.record import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER
 from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Node, Power, Sensor, Shape, SimTruth
 from steelyard.contracts.spec import Budget, Energy, RunSpec
 from steelyard.derive import sensors
@@ -254,15 +251,15 @@ def test_each_node_has_its_own_clock(tmp_path: Path) -> None:
     raw = raw_run(tmp_path, job(node=Node(devices_per_node=2)))
     before = derive(raw)
     # The second node's processes started 3 s later: all that is on their clocks reads 3 s less.
-    chunks = list(observe.read_chunks(raw / "steps-00000.bin", 0, 10**9, check=True))
+    chunks = list(sample_files.read_chunks(raw / "steps-00000.bin", 0, 10**9, check=True))
     for number in (0, 2):
         with (raw / f"steps-{number:05d}.bin").open("wb") as file:
-            file.write(observe.FILE_MAGIC)
+            file.write(sample_files.FILE_MAGIC)
             for chunk in chunks:
                 if chunk.rank // 2 == number // 2:
                     table = chunk.table.copy()
                     table[0] -= 1.5 * number
-                    observe.write_chunk(file, chunk.rank, chunk.first_step, table)
+                    sample_files.write_chunk(file, chunk.rank, chunk.first_step, table)
     lines = [line | ({"zero_s": line["zero_s"] + 3.0} if line["kind"] == "sampler" else {}) for line in events(raw, 2)]
     rewrite(raw, lines, 2)
     phases = [json.loads(line) for line in (raw / "events-00000.jsonl").read_text().splitlines()]
@@ -605,9 +602,9 @@ def test_hosts_are_summed_over_all_nodes_or_not_at_all(tmp_path: Path) -> None:
 def test_every_raw_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw_run(tmp_path, job(node=Node(devices_per_node=2)))
     parsed: list[str] = []
-    for name in ("read_events", "chunk_places"):
-        read = getattr(observe, name)
-        monkeypatch.setattr(observe, name, lambda path, read=read: (parsed.append(path.name), read(path))[1])
+    for module, name in ((observe, "read_events"), (sample_files, "chunk_places")):
+        read = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda path, read=read: (parsed.append(path.name), read(path))[1])
     derive(tmp_path)
     assert sorted(parsed) == [
         "events-00000.jsonl", "sensors-00000.jsonl", "sensors-00002.jsonl", "steps-00000.bin",

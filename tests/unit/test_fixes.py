@@ -17,7 +17,7 @@ from steelyard.cli.main import main
 from steelyard.cli.run import settings
 from steelyard.cli.study import Command
 from steelyard.cli.verb import make_parser
-from steelyard.contracts.record import Finding
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.sim import Noise, Sensor, SimTruth
 from steelyard.contracts.spec import Budget, Data, Energy, Loader, Quality, RunSpec, Source
 from steelyard.inputs.command import extend, join, run_again

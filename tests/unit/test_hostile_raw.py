@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conftest import make_spec
-from steelyard.contracts import energy, observe
+from steelyard.contracts import energy, observe, sample_files
 from steelyard.contracts.record import RunRecord
 from steelyard.derive import observations
 from steelyard.derive import record as deriving
@@ -147,16 +147,16 @@ def test_a_file_larger_than_any_real_one_is_not_hashed(raw: Path, name: str, mon
 # -- range
 
 
-@pytest.mark.parametrize("column", observe.COLUMNS)
+@pytest.mark.parametrize("column", sample_files.COLUMNS)
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308, 1e19, np.inf])
 def test_a_step_with_an_impossible_value(raw: Path, column: str, value: float) -> None:
-    chunks = list(observe.read_chunks(raw / STEPS, 0, 10**9, check=True))
+    chunks = list(sample_files.read_chunks(raw / STEPS, 0, 10**9, check=True))
     with (raw / STEPS).open("wb") as file:
-        file.write(observe.FILE_MAGIC)
+        file.write(sample_files.FILE_MAGIC)
         for chunk in chunks:
             table = chunk.table.copy()
-            table[observe.COLUMNS.index(column)] = value
-            observe.write_chunk(file, chunk.rank, chunk.first_step, table)
+            table[sample_files.COLUMNS.index(column)] = value
+            sample_files.write_chunk(file, chunk.rank, chunk.first_step, table)
     assert f"impossible values of {column}" in damaged(raw)
 
 

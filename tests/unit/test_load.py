@@ -23,7 +23,7 @@ from steelyard.contracts.record import HostLoad, LoadShares
 from steelyard.derive.load import load_between
 from steelyard.derive.record import derive
 from steelyard.doctor import load as doctor_load
-from steelyard.doctor.load import busy_line, load_check
+from steelyard.doctor.load import Look, load_check
 from steelyard.doctor.node import HostView
 from steelyard.hostload import TICK_S, own_cpu_s, own_numbers, processes, read_load
 from steelyard.results.store import record_text
@@ -32,7 +32,8 @@ from steelyard.rules.rule import rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
 
 OWN = 100
@@ -381,17 +382,20 @@ def test_a_busy_machine_now(machine: Machine) -> None:
     most = r"most: p\x1b (process 8, 1.0 CPUs), p\x1b (process 7, 0.4 CPUs)"
     assert (found.verdict, found.found) == ("note", f"other processes used 1.4 of 2 CPUs (load 9.2); {most}")
     assert "--exclusive" in found.fix
-    line = busy_line(machine.view, machine.pause)
-    assert line == "busy machine: other processes used 1.4 of 2 CPUs (load 9.2); see steelyard doctor"
+    look = Look(machine.view)
+    machine.pause(0.2)
+    assert look.busy_line() == "busy machine: other processes used 1.4 of 2 CPUs (load 9.2); see steelyard doctor"
 
 
 def test_a_quiet_machine_now(machine: Machine) -> None:
     machine.run({os.getpid(): 1.5, 7: 0.1})
     found = load_check(machine.view, machine.pause)
     assert (found.verdict, found.found, found.fix) == ("ok", "other processes used 0.1 of 2 CPUs (load 9.2)", "")
-    assert busy_line(machine.view, machine.pause) == ""
+    look = Look(machine.view)
+    machine.pause(0.2)
+    assert look.busy_line() == ""
 
 
 def test_a_kernel_that_shows_nothing(machine: Machine) -> None:
     assert load_check(machine.view, lambda _: None).verdict == "note"
-    assert busy_line(machine.view, lambda _: None) == ""
+    assert Look(machine.view).busy_line() == ""

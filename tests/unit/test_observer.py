@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steelyard.contracts import observe
+from steelyard.contracts import sample_files
 from steelyard.worker.wrap.inject.steelyard_observer import training as observer
 from steelyard.worker.wrap.inject.steelyard_observer.clocks import HostClock
 from steelyard.worker.wrap.inject.steelyard_observer.observed import Fetched, Observed
@@ -410,10 +410,10 @@ def test_files_have_the_format_of_the_worker(tmp_path: Path) -> None:
     files = RankFiles(str(tmp_path), 3)
     files.write_rows([(1.0, 0.5, 0.1, 8, 100, None, 7, 2), (1.5, 0.25, 0.0, 4, 50, 40, None, 1)])
     files.write_rows([(2.0, 0.5, 0.0, 8, 0, None, None, 1)])
-    chunks = list(observe.read_chunks(tmp_path / "steps-00003.bin", 0, 100, check=True))
+    chunks = list(sample_files.read_chunks(tmp_path / "steps-00003.bin", 0, 100, check=True))
     assert [(chunk.rank, chunk.first_step, chunk.steps) for chunk in chunks] == [(3, 0, 2), (3, 2, 1)]
     assert chunks[0].column("samples").tolist() == [8, 4]
-    work = next(observe.read_chunks(tmp_path / "work-00003.bin", 0, 2, check=True)).table
+    work = next(sample_files.read_chunks(tmp_path / "work-00003.bin", 0, 2, check=True)).table
     np.testing.assert_array_equal(work[2:], [[2, 1], [np.nan, 40], [7, np.nan], [100, 50]])
 
 
@@ -421,6 +421,6 @@ def test_a_program_without_torch_marks_its_steps(tmp_path: Path) -> None:
     code = "import steelyard\nfor _ in range(7):\n    steelyard.mark_step()\nprint(steelyard.mark_step())"
     done = start(tmp_path, "-c", code)
     assert (done.stdout, done.stderr) == ("None\n", "")
-    assert sum(place.steps for place in observe.chunk_places(tmp_path / "raw" / "steps-00000.bin")) == 8
+    assert sum(place.steps for place in sample_files.chunk_places(tmp_path / "raw" / "steps-00000.bin")) == 8
     events = [json.loads(line) for line in (tmp_path / "raw" / "events-00000.jsonl").read_text().splitlines()]
     assert [event["steps"] for event in events if event["kind"] == "wrapped"][-1] == 8

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from steelyard.stats.intervals import across_jobs, two_groups
+from steelyard.stats.jobs import across_jobs, two_groups
 from steelyard.stats.ratio import JobTime, compare_jobs, compare_means
 
 TIMES = st.lists(st.floats(0.1, 10), min_size=3, max_size=12)

@@ -18,7 +18,8 @@ from steelyard.audit.judge import try_example
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
 from steelyard.contracts.base import to_json_object
-from steelyard.contracts.record import Finding, RunRecord
+from steelyard.contracts.finding import Finding
+from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import Budget
 from steelyard.errors import InputError
 from steelyard.inputs.validate import parse_object

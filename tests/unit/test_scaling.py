@@ -14,8 +14,8 @@ from steelyard.analysis.loss import APART, NO_PARTS
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.summary import summarise
 from steelyard.cli.main import main
-from steelyard.contracts import observe
-from steelyard.contracts.record import Finding
+from steelyard.contracts import observe, sample_files
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.derive import ranks
@@ -135,8 +135,8 @@ def test_the_cross_checks_of_all_ranks_stand_in(run: Any, tmp_path: Path) -> Non
     table = np.array([[0.0, 0.02], [0.02, 0.02], [0.002] * 2, [math.nan] * 2, [math.nan] * 2, [32.0] * 2])
     for rank, (compute_s, exposed_s) in enumerate([(0.008, 0.010), (0.014, 0.004)]):
         with (raw / f"steps-{rank:05d}.bin").open("wb") as file:
-            file.write(observe.FILE_MAGIC)
-            observe.write_chunk(file, rank, 0, table)
+            file.write(sample_files.FILE_MAGIC)
+            sample_files.write_chunk(file, rank, 0, table)
         parts = {"input_wait_s": 0.002, "compute_s": compute_s, "exposed_comm_s": exposed_s}
         event = {"kind": "crosscheck", "steps": 4, "mean_step_s": 0.02, "sem_step_s": 0.0, **parts}
         (raw / f"events-{rank:05d}.jsonl").write_text(json.dumps(event) + "\n", encoding="utf-8")

@@ -11,7 +11,7 @@ from steelyard.audit.judge import Document, judge_claim
 from steelyard.audit.shown import shown_tables
 from steelyard.audit.subject import Audit
 from steelyard.audit.table import figure, parse_table
-from steelyard.contracts.record import Finding, Severity, WrongFigure
+from steelyard.contracts.finding import Finding, Severity, WrongFigure
 from steelyard.report.audit.page import audit_page
 from steelyard.report.render.html import html
 from steelyard.report.render.markdown import markdown

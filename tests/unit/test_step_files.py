@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from steelyard.contracts import observe
+from steelyard.contracts import observe, sample_files
 from steelyard.derive.observations import StepSamples
 from steelyard.errors import DamagedDataError
 from steelyard.worker.measure.writer import StepWriter
@@ -24,7 +24,7 @@ def write(folder: Path, blocks: list[tuple[int, int]]) -> dict[int, np.ndarray]:
     writer = StepWriter(folder, 0)
     whole: dict[int, list[np.ndarray]] = {}
     for rank, steps in blocks:
-        table = RNG.random((len(observe.COLUMNS), steps))
+        table = RNG.random((len(sample_files.COLUMNS), steps))
         writer.write(rank, table)
         whole.setdefault(rank, []).append(table)
     writer.close()
@@ -44,7 +44,7 @@ def test_trace_is_the_mean_over_ranks(tmp_path: Path) -> None:
     whole = write(tmp_path, [(0, 5000), (1, 5000), (0, 4001), (1, 4001)])
     trace = StepSamples(tmp_path, 2).trace()
     assert (trace.steps_per_bin, len(trace.times)) == (3, 3000)
-    step, work = observe.COLUMNS.index("step_s"), observe.COLUMNS.index("samples")
+    step, work = sample_files.COLUMNS.index("step_s"), sample_files.COLUMNS.index("samples")
     mean = (whole[0][step, :9000] + whole[1][step, :9000]) / 2
     np.testing.assert_allclose(trace.times, mean.reshape(-1, 3).sum(axis=1))
     np.testing.assert_allclose(trace.work, (whole[0] + whole[1])[work, :9000].reshape(-1, 3).sum(axis=1))
@@ -66,7 +66,7 @@ def test_a_last_chunk_cut_short_is_left_out(tmp_path: Path, cut: int) -> None:
 @pytest.mark.parametrize(("row", "value"), [(1, np.nan), (1, -1.0), (1, 0.0), (1, np.inf), (5, np.nan), (5, -1.0)])
 def test_impossible_values_are_refused(tmp_path: Path, row: int, value: float) -> None:
     writer = StepWriter(tmp_path, 0)
-    table = np.ones((len(observe.COLUMNS), 10))
+    table = np.ones((len(sample_files.COLUMNS), 10))
     table[row, 3] = value
     writer.write(0, table)
     writer.close()
@@ -92,17 +92,17 @@ def test_damage_is_noticed(tmp_path: Path, place: int) -> None:
 
 def test_a_gap_in_a_ranks_steps_is_noticed(tmp_path: Path) -> None:
     with (tmp_path / "steps-00000.bin").open("wb") as file:
-        file.write(observe.FILE_MAGIC)
+        file.write(sample_files.FILE_MAGIC)
         for first in (0, 20):
-            observe.write_chunk(file, 0, first, np.ones((len(observe.COLUMNS), 10)))
+            sample_files.write_chunk(file, 0, first, np.ones((len(sample_files.COLUMNS), 10)))
     with pytest.raises(DamagedDataError, match="does not follow"):
         StepSamples(tmp_path, 2)
 
 
 def test_a_header_cannot_ask_for_much_memory(tmp_path: Path) -> None:
     path = tmp_path / "steps-00000.bin"
-    place = observe.PLACE.pack(observe.CHUNK_MARK, 0, 0, 2**32 - 1)
-    path.write_bytes(observe.FILE_MAGIC + place + observe.CHECK.pack(zlib.crc32(place), 0))
+    place = sample_files.PLACE.pack(sample_files.CHUNK_MARK, 0, 0, 2**32 - 1)
+    path.write_bytes(sample_files.FILE_MAGIC + place + sample_files.CHECK.pack(zlib.crc32(place), 0))
     with pytest.raises(DamagedDataError):
         StepSamples(tmp_path, 2)
 

@@ -13,7 +13,8 @@ from steelyard.cli.main import main
 from steelyard.errors import InputError
 from steelyard.inputs.study import expand, load_study
 from steelyard.inputs.study_file import choice_of, from_suite, from_template, part_named
-from steelyard.inputs.suite import expand_part, find_suite, plan_part, suite_names
+from steelyard.inputs.suite import expand_part, find_suite, plan_part
+from steelyard.inputs.suites import suite_names
 from steelyard.inputs.templates import about, kinds
 
 PARTS = [(suite, part.name) for suite in suite_names() for part in find_suite(suite).suite.part]

@@ -12,7 +12,8 @@ from simjob import run_spec
 from steelyard.audit.documents import names as documents
 from steelyard.cli.main import main
 from steelyard.errors import InputError
-from steelyard.inputs.suite import SIZES, Choice, expand_part, find_suite, plan_part, suite_names, why_left_out
+from steelyard.inputs.suite import SIZES, Choice, expand_part, find_suite, plan_part, why_left_out
+from steelyard.inputs.suites import suite_names
 from steelyard.report.page import Table
 from steelyard.report.suite.beside import SuiteResults
 from steelyard.report.suite.page import suite_page

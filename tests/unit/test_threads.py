@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import Simulate
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
 
 
 def machine(root: Path, cores: int, beside: int, quota: str = "max") -> set[int]:

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import make_spec
 from steelyard import plugins
-from steelyard.contracts.observe import COLUMNS
+from steelyard.contracts.sample_files import COLUMNS
 from steelyard.contracts.sim import InputPipeline, SimTruth
 from steelyard.contracts.spec import Budget
 from steelyard.worker.devices.sim import open_devices

@@ -14,7 +14,7 @@ from conftest import make_spec
 from steelyard.analysis.compare import compare
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import labels, summarise
-from steelyard.contracts import observe
+from steelyard.contracts import observe, sample_files
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.sim import Node, Power, Sensor, SimTruth
@@ -91,9 +91,9 @@ class Raw:
         times = TIMES[:steps]
         rows = [2.0 + np.concatenate([[0.0], np.cumsum(times)[:-1]]), times, *(np.full(steps, one) for one in columns)]
         with (self.path / f"{name}-{rank:05d}.bin").open("wb") as file:
-            file.write(observe.FILE_MAGIC)
+            file.write(sample_files.FILE_MAGIC)
             for first in range(0, steps, 100):
-                observe.write_chunk(file, rank, first, np.stack(rows)[:, first : first + 100])
+                sample_files.write_chunk(file, rank, first, np.stack(rows)[:, first : first + 100])
 
     def rank(self, rank: int, world: int, *, samples: float = BATCH * ACCUMULATION, **changes: Any) -> None:
         """One rank that has trained."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from steelyard.analysis.best import above
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.select import all_settings
-from steelyard.analysis.summary import MEASURED, labels
+from steelyard.analysis.summary import labels
 from steelyard.analysis.sweep import grouped
+from steelyard.contracts.observe import MEASURED
 from steelyard.errors import InputError, Problem
 from steelyard.rules.rule import SEVERITIES, check
 from steelyard.rules.table.row import Pair
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Finding, Quantity
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import Quantity
     from steelyard.rules.table.row import Row
 
 SHARE = 0.9

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.ratios import LEVEL, RatioQuestion, ratios
 from steelyard.analysis.rows import row_of, scaled
-from steelyard.analysis.summary import MEASURED, labels, rated, why_longer
+from steelyard.analysis.summary import labels, rated, why_longer
 from steelyard.analysis.sweep import factor_of, swept_settings
+from steelyard.contracts.observe import MEASURED
 from steelyard.contracts.record import Quantity
 from steelyard.estimate.student import student_t
 from steelyard.inputs.command import extend, join, run_again, run_longer
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.ratios import Ratio
     from steelyard.analysis.request import Tariff
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Row
 
 By = Literal["throughput", "efficiency", "cost", "energy"]

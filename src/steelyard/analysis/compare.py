@@ -33,7 +33,7 @@ from steelyard.stats.ratio import MIN_JOBS, shown_trend, too_large
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Row
 
 Verdict = Literal["comparable", "comparable with warnings", "only a bound", "not comparable"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard.derive.conditions import QUANTITIES
+from steelyard.contracts.conditions import QUANTITIES
 from steelyard.rules.environment.conditions import lost_clock
 
 if TYPE_CHECKING:

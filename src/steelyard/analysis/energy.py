@@ -5,28 +5,22 @@ Averages the energy quantities of records; `derive` computes those from readings
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from steelyard.analysis.power_trace import counted_scopes, power_trace
-from steelyard.analysis.summary import MEASURED, job_throughput
+from steelyard.analysis.summary import job_throughput
+from steelyard.contracts.observe import MEASURED
 from steelyard.contracts.record import Interval, Quantity, Validity
-from steelyard.derive.observations import Observations
-from steelyard.errors import SteelyardError
-from steelyard.results.store import RAW
-from steelyard.stats.intervals import across_jobs
+from steelyard.stats.jobs import across_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard.analysis.power_trace import PowerTrace
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.energy import DomainScope
-    from steelyard.contracts.record import Finding, RunRecord
-    from steelyard.derive.observations import NodeSensors
-    from steelyard.results.store import ResultFolder
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
 
 Verdict = Literal["valid", "doubtful", "invalid"]
 VERDICTS: tuple[Verdict, ...] = ("valid", "doubtful", "invalid")
@@ -46,8 +40,6 @@ UNSAID = "the record has no validity for its energy"
 NOT_WATCHED = "the record has no energy: it was not watched, or no sensor was looked for"
 GPUS = ("cuda", "xpu")
 MAX_NAMED = 10_000
-# The most runs that are tried to find one to draw.
-MAX_TRIED = 20
 
 
 @dataclass(frozen=True)
@@ -87,32 +79,6 @@ class CellEnergy:
     def verdict(self) -> Verdict:
         """The validity of the energy."""
         return _verdict(self.main)
-
-
-def cells_with_energy(folder: ResultFolder, cells: Sequence[CellSummary]) -> list[CellEnergy]:
-    """Return the energy of each configuration; what was measured is read from the runs' sensor files."""
-    scopes: dict[str, tuple[DomainScope, ...]] = {}
-    for cell in cells:
-        for record in cell.records:
-            main = record.quantities.get(MAIN)
-            if main is not None and main.value is not None and main.validity is not None:
-                nodes: list[NodeSensors] = []
-                # Without complete raw files the record itself has to do.
-                with contextlib.suppress(SteelyardError, OSError):
-                    nodes = Observations(folder.run_path(record.spec) / RAW).nodes
-                scopes[record.run_id] = counted_scopes(nodes, main.validity.domains)
-    return energy_cells(cells, scopes)
-
-
-def plotted(folder: ResultFolder, cells: Sequence[CellEnergy]) -> tuple[CellEnergy, PowerTrace] | None:
-    """Return the power trace of the first run with a valid energy, or else of the first that was watched."""
-    runs = [(entry, record) for entry in cells for record in entry.cell.records]
-    for entry, record in sorted(runs, key=lambda pair: why_not(pair[1]) is not None)[:MAX_TRIED]:
-        with contextlib.suppress(SteelyardError, OSError):
-            trace = power_trace(record, folder.run_path(record.spec) / RAW)
-            if trace.lines:
-                return entry, trace
-    return None
 
 
 def energy_cells(cells: Sequence[CellSummary], scopes: dict[str, tuple[DomainScope, ...]]) -> list[CellEnergy]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.summary import MEASURED, summarise, why_longer
-from steelyard.estimate.stop import STEPS_TO_JUDGE
+from steelyard.analysis.summary import summarise, why_longer
+from steelyard.contracts.observe import MEASURED
+from steelyard.estimate.enough import STEPS_TO_JUDGE
 from steelyard.inputs.study import further_runs
 from steelyard.rules.statistics.runs import too_short
 from steelyard.stats.ratio import MIN_JOBS

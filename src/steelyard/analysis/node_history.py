@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.summary import MEASURED, job_of
-from steelyard.stats.drift import MIN_OCCASIONS
+from steelyard.analysis.summary import job_of
+from steelyard.contracts.observe import MEASURED
+from steelyard.estimate.enough import MIN_OCCASIONS
 from steelyard.stats.ratio import one_after_the_other
 
 if TYPE_CHECKING:

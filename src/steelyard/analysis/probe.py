@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.summary import MEASURED
+from steelyard.contracts.observe import MEASURED
 from steelyard.contracts.spec import Budget
-from steelyard.estimate.stop import STEPS_TO_JUDGE
+from steelyard.estimate.enough import STEPS_TO_JUDGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

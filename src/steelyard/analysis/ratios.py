@@ -19,7 +19,7 @@ from steelyard.stats.ratio import DRIFT, MIN_JOBS, JobTime, compare_jobs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Row
     from steelyard.stats.ratio import Answer, TimeRatio, Unit
 

@@ -15,10 +15,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from steelyard.analysis.summary import MEASURED
+from steelyard.contracts.observe import MEASURED
 from steelyard.errors import InputError, Problem
 from steelyard.stats.failures import most_rate, time_with_failures
-from steelyard.stats.intervals import across_jobs
+from steelyard.stats.jobs import across_jobs
 from steelyard.stats.quotient import Estimate
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from steelyard.analysis.conditions import STATE_QUANTITIES, state_evidence
 from steelyard.analysis.energy import common_share, energy_figures, scope_words
 from steelyard.analysis.summary import (
-    MEASURED,
     doubts,
     is_rate,
     is_steady,
@@ -25,6 +24,7 @@ from steelyard.analysis.summary import (
     settings_of,
 )
 from steelyard.contracts.base import to_json_object
+from steelyard.contracts.observe import MEASURED
 from steelyard.inputs.study import setting
 from steelyard.redact import redact
 from steelyard.rules.program import options_of, own_words

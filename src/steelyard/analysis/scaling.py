@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.loss import parts_of, split
 from steelyard.analysis.rows import PARALLELISM, row_of
-from steelyard.analysis.summary import MEASURED, labels
+from steelyard.analysis.summary import labels
+from steelyard.contracts.observe import MEASURED
 from steelyard.errors import InputError, Problem
 from steelyard.rules import rule
 from steelyard.rules.scaling.curves import GROWS
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.loss import Parts, Split
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Finding, Quantity, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import Quantity, RunRecord
 
     Key = tuple[tuple[str, str | None], ...]
     Missing = tuple[tuple[int, str], ...]

@@ -9,6 +9,7 @@ from datetime import datetime
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from steelyard.contracts.observe import MEASURED
 from steelyard.contracts.record import Interval, Quantity
 from steelyard.inputs.command import EXTEND, words_of
 from steelyard.inputs.study import chosen_settings, setting, written
@@ -17,19 +18,18 @@ from steelyard.redact import redact
 from steelyard.rules.rule import find_rule
 from steelyard.rules.statistics.runs import too_short
 from steelyard.rules.table.phrases import describe_trend
-from steelyard.stats.intervals import across_jobs, concerns_tail, two_groups
+from steelyard.stats.jobs import across_jobs, concerns_tail, two_groups
 from steelyard.stats.ratio import MIN_JOBS, JobTime, shown_trend, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
     from steelyard.results.store import ResultFolder
 
 
-MEASURED = ("completed", "not_converged")
-"""Statuses of runs whose speed counts."""
 SHOWN_COMMAND = 70
 OF_ONE_JOB = ("SY202", "SY203")
 """Findings on the interval of a single job."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from steelyard import nofollow
 from steelyard.analysis.rows import VOLATILE
-from steelyard.analysis.summary import MEASURED
+from steelyard.contracts.observe import MEASURED
 from steelyard.errors import InputError, Problem, nearest, refusal
 from steelyard.inputs.recipe import cell_of
 from steelyard.rules.statistics.history import Drifted
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
     from steelyard.inputs.recipe import Expect, Recipe
     from steelyard.inputs.study import Expansion
     from steelyard.results.store import ResultFolder

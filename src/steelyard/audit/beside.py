@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.select import narrow, select
-from steelyard.audit.documents import load
-from steelyard.audit.reading import read_table
 
 if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder
@@ -27,9 +25,14 @@ def rows_beside(folder: ResultFolder, text: str) -> list[Row]:
     """
     name, _, rest = text.partition(":")
     if name == REFERENCE:
+        # What reads published tables is imported only for them.
+        from steelyard.audit.documents import load
+
         source, _, wanted = rest.partition(":")
         return _select_published(load(source), wanted)
     if Path(name).suffix.lower() == ".csv":
+        from steelyard.audit.reading import read_table
+
         return _select_published(read_table(Path(name)), rest)
     return [row_of(cell) for cell in select(folder, text)]
 

@@ -11,7 +11,7 @@ from steelyard.rules.rule import check
 from steelyard.rules.table.row import RowTable
 
 if TYPE_CHECKING:
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
 
 MAX_TEXT = 1000
 _OTHERS = re.compile(r"\d+ other rows")

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Literal
 
 from steelyard import nofollow
 from steelyard.analysis.rows import row_of
-from steelyard.analysis.summary import MEASURED, summarise
+from steelyard.analysis.summary import summarise
 from steelyard.audit import documents
 from steelyard.audit.foreign import kept_tables
+from steelyard.contracts.observe import MEASURED
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import LEFT_OUT, SteelyardError, leave_out
 from steelyard.inputs.validate import MAX_RECORD_BYTES, parse_json, read_inside

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from steelyard.audit.claims import Claim, Claims
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.claim import Assertion, ClaimRule
     from steelyard.rules.rule import Example, Verdict
     from steelyard.rules.table.row import Row

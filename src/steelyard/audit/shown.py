@@ -14,7 +14,7 @@ from steelyard.rules.table.units import unit_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from steelyard.contracts.record import Finding, Severity
+    from steelyard.contracts.finding import Finding, Severity
     from steelyard.rules.table.row import Grid, Row, RowTable
 
 MAX_CELL = 200

@@ -3,7 +3,7 @@
 import argparse
 
 from steelyard.analysis.best import rank
-from steelyard.analysis.energy import cells_with_energy
+from steelyard.analysis.measured_energy import cells_with_energy
 from steelyard.analysis.request import Tariff, tariff_of
 from steelyard.analysis.select import select
 from steelyard.inputs.site import find_place

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from steelyard.analysis.crosscheck import compare_meters
-from steelyard.analysis.energy import cells_with_energy, plotted
+from steelyard.analysis.measured_energy import cells_with_energy, plotted
 from steelyard.analysis.select import select
 from steelyard.errors import printable
 from steelyard.report.charts.power_svg import power_svg

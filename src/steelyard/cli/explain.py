@@ -1,19 +1,13 @@
 """Explain codes of findings, or list the fields of a file format."""
 
 import argparse
+import importlib
 import json
 
 from steelyard.cli.main import VERBS
 from steelyard.cli.parser import did_you_mean
-from steelyard.contracts.record import RunRecord
-from steelyard.contracts.spec import RunSpec
 from steelyard.errors import InputError
-from steelyard.inputs.recipe import Recipe
-from steelyard.inputs.site import Site
-from steelyard.inputs.study import NOT_SET, Study
-from steelyard.inputs.suite import Suite
-from steelyard.inputs.validate import json_schema
-from steelyard.rules.rule import Rule, codes, rule
+from steelyard.rules.rule import Rule, codes, find_rule, rule
 from steelyard.rules.table.settings import setting_groups
 from steelyard.terminal.document import print_json
 from steelyard.terminal.fields import field_lines, field_words
@@ -21,13 +15,17 @@ from steelyard.terminal.rule import overview, rule_object, settings_lines, termi
 from steelyard.terminal.text import table, wrapped
 
 SCHEMAS = {
-    "run-spec": (RunSpec, "settings of a run: [run] of a study, and `steelyard run --set`"),
-    "study": (Study, "study file"),
-    "suite": (Suite, "suite file"),
-    "recipe": (Recipe, "recipe file of `steelyard verify`"),
-    "site": (Site, "site file"),
-    "run-record": (RunRecord, "record of a run"),
+    "run-spec": (
+        "steelyard.contracts.spec:RunSpec",
+        "settings of a run: [run] of a study, and `steelyard run --set`",
+    ),
+    "study": ("steelyard.inputs.study:Study", "study file"),
+    "suite": ("steelyard.inputs.suite:Suite", "suite file"),
+    "recipe": ("steelyard.inputs.recipe:Recipe", "recipe file of `steelyard verify`"),
+    "site": ("steelyard.inputs.site:Site", "site file"),
+    "run-record": ("steelyard.contracts.record:RunRecord", "record of a run"),
 }
+"""Each file format with its class, as "module:class" because most uses need none of them, and what it is."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,7 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_fields(name: str, *words: str, as_json: bool) -> None:
     """Print the fields of a file format; with words only those whose name has one of them."""
-    schema = json_schema(SCHEMAS[name][0])
+    from steelyard.inputs.study import NOT_SET
+    from steelyard.inputs.validate import json_schema
+
+    module, _, attribute = SCHEMAS[name][0].partition(":")
+    schema = json_schema(getattr(importlib.import_module(module), attribute))
     if as_json and words:
         raise InputError(f"{words[0]}: --json prints the whole schema", next_step=f"steelyard explain {name} --json")
     if as_json:
@@ -89,11 +91,11 @@ def _print_output_schema(names: list[str]) -> None:
 
 def _find(name: str) -> Rule:
     """The rule with this code or name."""
+    if found := find_rule(name.upper()):
+        return found
     rules = {made.name: made for made in map(rule, codes())}
     if name.lower() in rules:
         return rules[name.lower()]
-    if name.upper() in codes():
-        return rule(name.upper())
     if name in SCHEMAS:
         raise InputError(f"{name}: print one schema at a time", next_step=f"steelyard explain {name}")
     if name in VERBS:

@@ -3,13 +3,11 @@
 import argparse
 from typing import Any
 
-from steelyard.analysis.bound import forecast, has_queue
-from steelyard.analysis.summary import MEASURED, job_throughput, rated, summarise
-from steelyard.audit.expect import expect_of
 from steelyard.cli.options.run import LOAD_BUDGET, LOAD_WORKERS
 from steelyard.cli.parser import OptionError
 from steelyard.cli.verb import exit_code
 from steelyard.contracts.base import to_json_object
+from steelyard.contracts.observe import MEASURED
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError
 from steelyard.inputs.study import assign, require_registered, single_run
@@ -17,11 +15,7 @@ from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.document import print_json
-from steelyard.terminal.expect import expected_object, run_line
 from steelyard.terminal.live.progress import Progress, loudness
-from steelyard.terminal.loader import loader_lines, loader_object
-from steelyard.terminal.plain import shown_configurations
-from steelyard.terminal.tables import cells_lines
 
 COMMAND = "steelyard run"
 # Options that are settings of the RunSpec under the same name, and those of its parts.
@@ -48,6 +42,19 @@ def run(arguments: argparse.Namespace) -> int:
     if chosen.get("mode") == "load":
         return _measure_pipeline(arguments, folder, chosen)
     made = measure(arguments, folder, chosen)
+    _tell(arguments, folder, made)
+    return exit_code(made)
+
+
+def _tell(arguments: argparse.Namespace, folder: ResultFolder, made: list[RunRecord]) -> None:
+    """Print what was measured."""
+    # Imported after the run, so that it starts at once.
+    from steelyard.analysis.summary import summarise
+    from steelyard.audit.expect import expect_of
+    from steelyard.terminal.expect import expected_object, run_line
+    from steelyard.terminal.plain import shown_configurations
+    from steelyard.terminal.tables import cells_lines
+
     cells = summarise(made)
     # A simulated device is no machine that others could have.
     measured = [cell for cell in cells if {*cell.statuses} & {*MEASURED} and cell.spec.device_family != "sim"]
@@ -59,7 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"shape": "run/1", "configurations": shown, "expected": told, "runs": records})
     else:
         print("\n".join([*cells_lines(cells, detail=True), *(line for entry in expected for line in run_line(entry))]))
-    return exit_code(made)
 
 
 def measure(arguments: argparse.Namespace, folder: ResultFolder, chosen: dict[str, Any]) -> list[RunRecord]:
@@ -111,6 +117,10 @@ def _measure_pipeline(arguments: argparse.Namespace, folder: ResultFolder, chose
     for count in arguments.loader_workers or LOAD_WORKERS:
         loader = {**chosen.get("loader", {}), "workers": count}
         rows.append((count, measure(arguments, folder, {**chosen, "loader": loader})))
+    from steelyard.analysis.bound import forecast, has_queue
+    from steelyard.analysis.summary import job_throughput, rated
+    from steelyard.terminal.loader import loader_lines, loader_object
+
     queued = all(has_queue(record) for record in device)
     model = job_throughput(device)
     rates = [(count, job_throughput(made)) for count, made in rows]

@@ -9,12 +9,10 @@ from steelyard.analysis.select import select
 from steelyard.analysis.summary import list_studies, summarise
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import RunRecord
-from steelyard.derive.record import derive
 from steelyard.errors import InputError, printable
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, read_record_text, record_text
 from steelyard.terminal.document import print_json
 from steelyard.terminal.plain import shown_configurations
-from steelyard.terminal.step_times import step_time_lines
 from steelyard.terminal.tables import cells_lines, record_lines, studies_table
 
 
@@ -81,11 +79,16 @@ def _show_run(arguments: argparse.Namespace, folder: ResultFolder) -> int:
 
 
 def _steps(record: RunRecord, path: Path) -> list[str]:
+    # It imports numpy, which tables can do without.
+    from steelyard.terminal.step_times import step_time_lines
+
     return step_time_lines(path / RAW, record)
 
 
 def _derive(arguments: argparse.Namespace, folder: ResultFolder) -> int:
     """Derive the record again; exit code 0 when it is the stored one, byte for byte."""
+    from steelyard.derive.record import derive
+
     if arguments.what is None:
         raise InputError("--derive needs a run", next_step="steelyard show RUN_ID --derive")
     direct = Path(arguments.what)

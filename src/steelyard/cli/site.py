@@ -10,7 +10,6 @@ from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
 from steelyard.inputs.site import Place, find_place, list_sites
 from steelyard.inputs.templates import kinds, template, write_new
-from steelyard.launch.site_check import checks
 from steelyard.terminal.checks import check_lines, checks_summary
 from steelyard.terminal.document import print_json
 from steelyard.terminal.site import site_lines, sites_lines
@@ -61,6 +60,9 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    # It imports what submits jobs, which the other actions can do without.
+    from steelyard.launch.site_check import checks
+
     place = find_place(arguments.site)
     # The name of the file may contain a colon.
     named = arguments.site.endswith(f":{place.pool_name}") and not Path(arguments.site).is_file()

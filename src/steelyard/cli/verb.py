@@ -99,7 +99,7 @@ def _other_results(parser: Parser, arguments: argparse.Namespace) -> str | None:
 
 
 def _console() -> ModuleType:
-    # Imported where something is written: it imports rich, which takes time that `--help` and `--json` can do without.
+    # Imported where something is written, which `--help` and `--json` do without it.
     return importlib.import_module("steelyard.terminal.console")
 
 

@@ -1,7 +1,7 @@
-"""What all contracts share: limits that both sides enforce, and a reader that needs only `json`.
+"""What all contracts share: limits that both sides enforce, and a reader that needs only the standard library.
 
-The front side passes the same classes to pydantic, which takes the limits from here. The worker reads with
-`from_json_object`.
+`from_json_object` reads what the worker needs, and the few files of a short command. `inputs.validate` passes the same
+classes to pydantic, which takes the limits from here: it reads many files faster, and finds every problem of one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,23 @@ import re
 import types
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Reader = Callable[[Any], Any]
 
 T = TypeVar("T")
 _fields = cache(dataclasses.fields)
@@ -118,80 +134,186 @@ def finite_json(value: Any) -> Any:
 
 def from_json_object(cls: type[T], data: Any, where: str = "") -> T:
     """Build a contract from parsed JSON with the standard library alone; ValueError names the first bad field."""
-    if not isinstance(data, dict):
-        raise ValueError(f"{where or cls.__name__}: must be an object")
-    hints = _hints(cls)  # type: ignore[arg-type]
-    unknown = sorted(set(data) - set(hints))
-    if unknown:
-        raise ValueError(f"{_join(where, unknown[0])}: no such field; valid: {', '.join(hints)}")
-    values = {name: _read(hints[name], item, _join(where, name)) for name, item in data.items()}
     try:
-        return cls(**values)
-    except TypeError as error:
-        raise ValueError(f"{where or cls.__name__}: {error}") from None
+        found: T = _object(cls)(data)  # type: ignore[arg-type]
+    except _FaultError as fault:
+        raise ValueError(f"{fault.place(where) or cls.__name__}: {fault.what}") from None
+    return found
+
+
+class _FaultError(Exception):
+    """What is wrong with a value. The readers around it add its place, from the inside out."""
+
+    def __init__(self, what: str, *inside: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.inside = [*reversed(inside)]
+
+    def place(self, where: str) -> str:
+        """Return the path to the value: a.b[3].c."""
+        for part in reversed(self.inside):
+            where += part if part.startswith("[") or not where else f".{part}"
+        return where
+
+
+# The readers of a type are made once, from its annotations: a record has thousands of values.
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
-    hints = get_type_hints(cls, include_extras=True)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-
-
-def _join(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
-
-
-def _read(hint: Any, data: Any, where: str) -> Any:
-    origin = get_origin(hint)
+def _reader(hint: Any) -> Reader:
+    """Return the function that checks and returns a value of this type; it raises _FaultError."""
+    origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        inner, *limits = get_args(hint)
-        value = _read(inner, data, where)
+        return _limited(_reader(inner[0]), inner[1:])
+    if origin in (Union, types.UnionType):
+        return _one_of(inner)
+    if origin is Literal:
+        return _word(inner)
+    if origin is tuple:
+        return _list(_reader(inner[0]))
+    if origin is dict:
+        return _table(_reader(inner[0]), _reader(inner[1]))
+    if dataclasses.is_dataclass(hint):
+        return _object(hint)  # type: ignore[arg-type]
+    return _anything if hint is Any else _number if hint is float else _scalar(hint)
+
+
+@cache
+def _object(cls: type) -> Reader:
+    names = [f.name for f in dataclasses.fields(cls)]
+    hints = get_type_hints(cls, include_extras=True)
+    readers: dict[str, Reader] = {}
+
+    def read(data: Any) -> Any:
+        _must_be(dict, data, "an object")
+        if not readers:
+            # Only now: a contract may hold others of its own kind.
+            readers.update({name: _reader(hints[name]) for name in names})
+        if unknown := sorted(data.keys() - readers.keys()):
+            raise _FaultError(f"no such field; valid: {', '.join(names)}", unknown[0])
+        values, name = {}, ""
+        try:
+            for name, item in data.items():
+                values[name] = readers[name](item)
+        except _FaultError as fault:
+            fault.inside.append(name)
+            raise
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise _FaultError(str(error)) from None
+        except ValueError as error:
+            # A check of several fields names one of them first.
+            field, colon, what = str(error).partition(": ")
+            raise (_FaultError(what, field) if colon else _FaultError(str(error))) from None
+
+    return read
+
+
+def _limited(read: Reader, limits: tuple[Any, ...]) -> Reader:
+    def limited(data: Any) -> Any:
+        value = read(data)
         for limit in limits:
             if fault := limit.fault(value):
-                raise ValueError(f"{where}: {fault}")
+                raise _FaultError(fault)
         return value
-    if origin in (Union, types.UnionType):
-        return _read_union(get_args(hint), data, where)
-    if origin is Literal:
-        if data not in get_args(hint):
-            raise ValueError(f"{where}: must be one of {', '.join(map(repr, get_args(hint)))}")
+
+    return limited
+
+
+def _word(words: tuple[Any, ...]) -> Reader:
+    def read(data: Any) -> Any:
+        # 1 is equal to True and to 1.0.
+        if not any(data == word and type(data) is type(word) for word in words):
+            raise _FaultError(f"must be one of {', '.join(map(repr, words))}")
         return data
-    if origin is tuple:
-        _must_be(list, data, where)
-        return tuple(_read(get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(data))
-    if origin is dict:
-        _must_be(dict, data, where)
-        return {key: _read(get_args(hint)[1], item, _join(where, key)) for key, item in data.items()}
-    if dataclasses.is_dataclass(hint):
-        return from_json_object(hint, data, where)  # type: ignore[arg-type]
-    return _read_scalar(hint, data, where)
+
+    return read
 
 
-def _read_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
-    if data is None and type(None) in options:
-        return None
-    fault = ValueError(f"{where}: no valid form")
-    for option in options:
-        if option is not type(None):
-            try:
-                return _read(option, data, where)
-            except ValueError as error:
-                fault = error
-    raise fault
-
-
-def _read_scalar(hint: Any, data: Any, where: str) -> Any:
-    if hint is float and isinstance(data, int) and not isinstance(data, bool):
+def _list(read: Reader) -> Reader:
+    def read_list(data: Any) -> Any:
+        _must_be(list, data)
+        values, place = {}, 0
         try:
-            data = float(data)
-        except OverflowError:
-            raise ValueError(f"{where}: must be finite") from None
-    _must_be(hint, data, where)
-    if hint is float and not math.isfinite(data):
-        raise ValueError(f"{where}: must be finite")
+            for place, item in enumerate(data):
+                values[place] = read(item)
+        except _FaultError as fault:
+            fault.inside.append(f"[{place}]")
+            raise
+        return tuple(values.values())
+
+    return read_list
+
+
+def _table(read_key: Reader, read: Reader) -> Reader:
+    def read_table(data: Any) -> Any:
+        _must_be(dict, data)
+        values, key = {}, ""
+        try:
+            for key, item in data.items():
+                values[read_key(key)] = read(item)
+        except _FaultError as fault:
+            fault.inside.append(key)
+            raise
+        return values
+
+    return read_table
+
+
+def _one_of(options: tuple[Any, ...]) -> Reader:
+    """Read the form whose type the value has: 1 is a whole number, also where it could be any number."""
+    readers = [(_kind(option), _reader(option)) for option in options if option is not type(None)]
+    may_be_missing = len(readers) < len(options)
+
+    def read(data: Any) -> Any:
+        if data is None and may_be_missing:
+            return None
+        first: _FaultError | None = None
+        for _, reader in sorted(readers, key=lambda entry: entry[0] is not type(data)):
+            try:
+                return reader(data)
+            except _FaultError as fault:  # noqa: PERF203
+                first = first or fault
+        raise first or _FaultError("no valid form")
+
+    def read_one(data: Any) -> Any:
+        return None if data is None else readers[0][1](data)
+
+    return read_one if may_be_missing and len(readers) == 1 else read
+
+
+def _kind(hint: Any) -> Any:
+    """Return the type that parsed JSON has for a hint."""
+    if get_origin(hint) is Annotated:
+        return _kind(get_args(hint)[0])
+    return list if get_origin(hint) is tuple else hint
+
+
+def _anything(data: Any) -> Any:
     return data
 
 
-def _must_be(kind: type, data: Any, where: str) -> None:
-    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
-        raise ValueError(f"{where}: must be {kind.__name__}, not {type(data).__name__}")
+def _number(data: Any) -> float:
+    if type(data) is int:
+        try:
+            data = float(data)
+        except OverflowError:
+            raise _FaultError("must be finite") from None
+    _must_be(float, data)
+    if not math.isfinite(data):
+        raise _FaultError("must be finite")
+    return data  # type: ignore[no-any-return]
+
+
+def _scalar(kind: type) -> Reader:
+    def read(data: Any) -> Any:
+        _must_be(kind, data)
+        return data
+
+    return read
+
+
+def _must_be(kind: type, data: Any, what: str = "") -> None:
+    if not isinstance(data, kind) or (kind is not bool and isinstance(data, bool)):
+        raise _FaultError(f"must be {what}" if what else f"must be {kind.__name__}, not {type(data).__name__}")

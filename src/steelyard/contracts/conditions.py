@@ -9,9 +9,12 @@ and `sensors-00000.jsonl` has for each device, in the order of the chunks' numbe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from steelyard.contracts.base import Contract, Length, Name, Positive, Text
+
+if TYPE_CHECKING:
+    from steelyard.contracts.record import Aggregation, Scope
 
 COLUMNS = (
     "time_s",
@@ -32,6 +35,20 @@ corrected, uncorrected: ECC errors since the sampler began. processes: how many 
 READ = COLUMNS[1:]
 SLOW = ("corrected", "uncorrected", "processes")
 """Read only every few seconds: a driver may need milliseconds for them."""
+QUANTITIES: dict[str, tuple[str, str, Scope, Aggregation]] = {
+    "clock_device": ("clock_mhz", "MHz", "device", "mean"),
+    "clock_memory": ("memory_clock_mhz", "MHz", "device", "mean"),
+    "temperature_device": ("temperature_c", "°C", "device", "max"),
+    "temperature_memory": ("memory_temperature_c", "°C", "device", "max"),
+    "power_capped_share": ("power_capped", "1", "device", "share of time"),
+    "thermal_throttled_share": ("thermal", "1", "device", "share of time"),
+    "hardware_slowed_share": ("hardware", "1", "device", "share of time"),
+    "ecc_corrected": ("corrected", "errors", "job", "sum"),
+    "ecc_uncorrected": ("uncorrected", "errors", "job", "sum"),
+    "power_limit_device": ("limit_w", "W", "device", "min"),
+    "power_limit_default": ("default_limit_w", "W", "device", "min"),
+}
+"""Field, unit, scope and aggregation; over devices, means and shares are means."""
 HELD = {
     "power_capped": "power limit",
     "thermal": "temperature",

@@ -213,11 +213,3 @@ def sensor_event(event: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if kind in get_args(ChannelKind):
         return "channel", event
     return kind, {name: value for name, value in event.items() if name != "kind"}
-
-
-# -- reasons that have a rule of their own, by their beginning
-DISAGREES = "counter against integral: "
-DEVICES = "devices: "
-SAMPLER = "sampler: "
-HOLDS_HOST = "holds more than the accelerators: "
-SPECIAL_REASONS = (DISAGREES, DEVICES, SAMPLER, HOLDS_HOST)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from steelyard.contracts.base import AtLeastOne, Bound, Contract, Count, Length, Name, NotNegative, Share, Text
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.observe import (
     CrossCheck,
     DataFacts,
@@ -47,7 +48,6 @@ Aggregation = Literal[
     "work over time", "mean", "p50", "p90", "p95", "p99", "sum", "min", "max", "last", "share of time", "share of work"
 ]
 SteadyAnswer = Literal["steady", "warming up throughout", "slowing down", "no steady state"]
-Severity = Literal["error", "warning", "note"]
 LARGEST = 1e60
 """Beyond any real result, and small enough that no calculation with results overflows; so is 1 / LARGEST."""
 
@@ -112,6 +112,14 @@ class Interval(Contract):
             self, low=over / self.top, high=turned(self.low),
             low_without_gain=turned(self.high_without_gain), high_without_gain=turned(self.low_without_gain),
         )  # fmt: skip
+
+
+# Reasons for doubt of an energy that have a rule of their own, by their beginning.
+DISAGREES = "counter against integral: "
+DEVICES = "devices: "
+SAMPLER = "sampler: "
+HOLDS_HOST = "holds more than the accelerators: "
+SPECIAL_REASONS = (DISAGREES, DEVICES, SAMPLER, HOLDS_HOST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,38 +327,6 @@ class PrintedClaim(Contract):
     by_definition: bool = False
     """The format is known to count something else, such as the first step: no mistake of this program."""
     sentence: Text
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrongFigure(Contract):
-    """A printed figure of a table that a finding doubts, and what the other figures give for it."""
-
-    place: Text
-    """The row, spelled as in the table of rows."""
-    name: Text
-    """Metric or setting, such as `speedup` or `batch`."""
-    printed: Text
-    recomputed: Text
-    """In the unit of the printed figure, without the unit; empty: the other figures do not give a value."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding(Contract):
-    """An error, warning or note about the results."""
-
-    code: Annotated[str, Length(8, r"^SY[0-9]{3}$")]
-    severity: Severity
-    message: Text
-    fix: Text
-    """What to do, in one sentence."""
-    command: Text = ""
-    """The command that does it; empty: no command can."""
-    place: Text = ""
-    """Row of a table or side of a comparison; empty: the record itself."""
-    evidence: Text = ""
-    """The numbers behind it."""
-    wrong: Annotated[tuple[WrongFigure, ...], Length(1000)] = ()
-    """The printed figures of a table that are wrong; empty: a record, or it is not known which figure is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from steelyard.contracts.conditions import COLUMNS, READ
+from steelyard.contracts.conditions import COLUMNS, QUANTITIES, READ
 from steelyard.contracts.record import DeviceConditions, Quantity
 from steelyard.derive import windows as at
 from steelyard.errors import SteelyardError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from steelyard.contracts.conditions import Readable
-    from steelyard.contracts.record import Aggregation, Scope, Steady, Window
+    from steelyard.contracts.record import Aggregation, Steady, Window
     from steelyard.derive.observations import NodeSensors, Observations
 
     Floats = NDArray[np.float64]
@@ -36,21 +36,6 @@ HIGHEST = ("temperature_c", "memory_temperature_c")
 COUNTED = ("corrected", "uncorrected")
 # Clocks, temperatures and watts beyond this are not readings.
 SANE = 1e7
-
-QUANTITIES: dict[str, tuple[str, str, Scope, Aggregation]] = {
-    "clock_device": ("clock_mhz", "MHz", "device", "mean"),
-    "clock_memory": ("memory_clock_mhz", "MHz", "device", "mean"),
-    "temperature_device": ("temperature_c", "°C", "device", "max"),
-    "temperature_memory": ("memory_temperature_c", "°C", "device", "max"),
-    "power_capped_share": ("power_capped", "1", "device", "share of time"),
-    "thermal_throttled_share": ("thermal", "1", "device", "share of time"),
-    "hardware_slowed_share": ("hardware", "1", "device", "share of time"),
-    "ecc_corrected": ("corrected", "errors", "job", "sum"),
-    "ecc_uncorrected": ("uncorrected", "errors", "job", "sum"),
-    "power_limit_device": ("limit_w", "W", "device", "min"),
-    "power_limit_default": ("default_limit_w", "W", "device", "min"),
-}
-"""Field, unit, scope and aggregation; over devices, means and shares are means."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from steelyard.contracts.energy import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER, SENSORS_PATTERN
-from steelyard.contracts.record import Interval, Quantity, Validity
+from steelyard.contracts.energy import SENSORS_PATTERN
+from steelyard.contracts.record import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER, Interval, Quantity, Validity
 from steelyard.derive import windows as at
 from steelyard.derive.domains import cover
 from steelyard.derive.sensors import VERDICTS, Joules, read_windows

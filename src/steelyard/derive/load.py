@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from steelyard.contracts.conditions import COLUMNS
 from steelyard.contracts.record import HostLoad, LoadShares
 from steelyard.errors import SteelyardError
@@ -107,6 +105,9 @@ def _device_processes(observed: Observations, node: NodeSensors) -> int | None:
     steps = next((phase for phase in phases if phase.name == "steps"), None)
     if steps is None or node.sampler is None:
         return None
+    # Imported late: `steelyard run` uses this module before the first step.
+    import numpy as np
+
     times, counts = COLUMNS.index("time_s"), COLUMNS.index("processes")
     before: dict[str, float] = {}
     seen = 0.0

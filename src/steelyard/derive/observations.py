@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from steelyard import nofollow
-from steelyard.contracts import energy, observe, wrap
+from steelyard.contracts import energy, observe, sample_files, wrap
 from steelyard.contracts.base import from_json_object
 from steelyard.contracts.conditions import Readable
 from steelyard.contracts.record import RawFile
@@ -218,7 +218,7 @@ def _digest(path: Path) -> RawFile:
             raise DamagedDataError(f"{path.name} is larger than {limit:,} bytes, the limit for such a file")
         if samples and size > MAX_RAW_BYTES:
             # A file with a hole costs nothing to make and minutes to read; its headers show that it has no samples.
-            sum(1 for _ in observe.chunk_places(path))
+            sum(1 for _ in sample_files.chunk_places(path))
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return RawFile(name=path.name, bytes=size, sha256=digest)
@@ -416,7 +416,7 @@ class WindowSums:
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return the sums of one column, by rank."""
-        column: NDArray[np.float64] = self.columns[:, observe.COLUMNS.index(name)]
+        column: NDArray[np.float64] = self.columns[:, sample_files.COLUMNS.index(name)]
         return column
 
 
@@ -427,7 +427,7 @@ class StepSamples:
         self._files = [raw / name for name in matching(nofollow.names(raw), pattern)]
         steps: dict[int, int] = {}
         for path in self._files:
-            for place in observe.chunk_places(path):
+            for place in sample_files.chunk_places(path):
                 if place.rank >= ranks or place.first_step != steps.get(place.rank, 0):
                     raise DamagedDataError(
                         f"{path.name}: step {place.first_step} of rank {place.rank} does not follow the one before"
@@ -447,10 +447,10 @@ class StepSamples:
         """Size of the files."""
         return sum(map(observe.raw_bytes, self._files))
 
-    def windowed(self, start: int, stop: int, *, check: bool = False) -> Iterator[observe.StepChunk]:
+    def windowed(self, start: int, stop: int, *, check: bool = False) -> Iterator[sample_files.StepChunk]:
         """Yield the samples of steps `start` to `stop` chunk by chunk, in the order in which ranks wrote them."""
         for path in self._files:
-            for chunk in observe.read_chunks(path, start, stop, check=check):
+            for chunk in sample_files.read_chunks(path, start, stop, check=check):
                 first, last = max(start, chunk.first_step), min(stop, chunk.first_step + chunk.steps)
                 if last - first == chunk.steps and self._count is None:
                     yield chunk
@@ -458,7 +458,7 @@ class StepSamples:
                 table = chunk.table[:, first - chunk.first_step : last - chunk.first_step]
                 if self._count is not None:
                     table = np.vstack([table[:-1], self._count(table)])
-                yield observe.StepChunk(chunk.rank, first, table)
+                yield sample_files.StepChunk(chunk.rank, first, table)
 
     def step_times(self, start: int, stop: int) -> Iterator[NDArray[np.float64]]:
         """Yield only the step times, of every rank."""
@@ -484,7 +484,7 @@ class StepSamples:
     def sums(self, start: int, stop: int) -> WindowSums:
         """Return the totals of a window."""
         row = {rank: i for i, rank in enumerate(self.ranks)}
-        columns = np.zeros((len(self.ranks), len(observe.COLUMNS)))
+        columns = np.zeros((len(self.ranks), len(sample_files.COLUMNS)))
         begin_s, end_s = np.inf, -np.inf
         for chunk in self.windowed(start, stop):
             columns[row[chunk.rank]] += chunk.table.sum(axis=1)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     _Evidence = dict[str, float | int | str]
 
 LOG_TAIL_BYTES = 2000
-MEASURED = ("completed", "not_converged")
 # Statuses of the processes of a job, the most specific first.
 CAUSES = ("out_of_memory", "hung", "refused", "failed", "node_failure", "preempted", "killed", "time_limit", "lost")
 # In torchrun's list of failures, and in the traceback that Python dumps when it hangs.
@@ -62,7 +61,7 @@ def _workers_status(observed: Observations, damage: SteelyardError | None) -> ob
     missing = len(reports) < observed.spec.processes
     scheduled = launch.scheduled if launch is not None else None
     # If all ranks have finished their measurement, it does not matter what ended the task afterwards.
-    done = all(status.code in MEASURED for status in reports)
+    done = all(status.code in observe.MEASURED for status in reports)
     measured = scheduled is not None and done and not missing
     if scheduled is not None and scheduled.cause is not None and not measured:
         said = _status_by_scheduler(reports, scheduled, observed.log_end)
@@ -86,7 +85,7 @@ def _workers_status(observed: Observations, damage: SteelyardError | None) -> ob
         # A report may have been in what cannot be read.
         return replace(damaged_status(str(damage)), evidence=outside.evidence)
     # The rest: ranks that saw another one end, ranks that were told to end, and those that completed.
-    rest = [s for s in reports if s.code not in MEASURED]
+    rest = [s for s in reports if s.code not in observe.MEASURED]
     if rest:
         return _with_places(rest[0], reports)
     if damage is not None:
@@ -160,7 +159,7 @@ def without_crosscheck(
     events = observed.events
     failures = sorted(events.crosscheck_failures, key=lambda failure: failure.at_unix_s)
     told = [f"rank {failure.rank}: {failure.reason}"[:4000] for failure in failures]
-    if status.code in MEASURED:
+    if status.code in observe.MEASURED:
         return status, told[0] if told else None
     lacking = len(events.measured) < observed.spec.processes or not events.statuses.keys() <= events.measured.keys()
     if damage is not None or lacking:
@@ -178,7 +177,7 @@ def _status_by_scheduler(
 
     The first report counts: what ranks report after one of them was told to end follows from that.
     """
-    first = next((s for s in reports if s.code not in MEASURED), None)
+    first = next((s for s in reports if s.code not in observe.MEASURED), None)
     if scheduled.cause is None or (
         first is not None and first.code in CAUSES and "follows" not in (first.evidence or {})
     ):

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from steelyard.contracts.observe import Phase, StepChunk
+    from steelyard.contracts.observe import Phase
     from steelyard.contracts.record import Steady
+    from steelyard.contracts.sample_files import StepChunk
     from steelyard.contracts.spec import RunSpec
     from steelyard.derive.observations import NodeSensors, Observations, StepSamples
 

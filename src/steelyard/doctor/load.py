@@ -16,13 +16,12 @@ from steelyard.rules.environment.load import describe_others, disturbances
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from steelyard.contracts.observe import LoadCounters, LoadMoment
     from steelyard.contracts.record import LoadShares
     from steelyard.hostload import ProcessTime
 
 # CPU time is counted in ticks of 10 ms: long enough to see a tenth of a CPU, short enough not to be noticed.
 INTERVAL_S = 0.3
-# Before a run: it delays the first step.
-BEFORE_RUN_S = 0.1
 # One tick is 3 % of this time on a CPU: more than in the rule must be used or lost.
 CROWDED, LOST = 0.1, 0.05
 LEAST_CPUS = 0.1
@@ -32,7 +31,9 @@ SHOWN = 3
 def load_check(node: HostView, pause: Callable[[float], None] = time.sleep) -> Check:
     """Check whether something else uses the CPUs, and name the processes that use most."""
     begin_s, before = time.monotonic(), processes(node.root)
-    load = load_now(node, pause)
+    look = Look(node)
+    pause(INTERVAL_S)
+    load = look.load()
     if load is None:
         return Check("load", "note", "unknown: the kernel does not show the CPU time of processes")
     told = dict(_disturbances(load, node))
@@ -43,20 +44,26 @@ def load_check(node: HostView, pause: Callable[[float], None] = time.sleep) -> C
     )
 
 
-def busy_line(node: HostView | None = None, pause: Callable[[float], None] = time.sleep) -> str:
-    """Return a line for people if this node is busy; empty if it is not."""
-    node = node or HostView()
-    load = load_now(node, pause, BEFORE_RUN_S)
-    told = [] if load is None else [text for text, _ in _disturbances(load, node)]
-    return f"busy machine: {'; '.join(told)}; see steelyard doctor" if told else ""
+class Look:
+    """A look at the load of this node, from its making until it is asked; what this process starts is its own."""
 
+    def __init__(self, node: HostView | None = None) -> None:
+        self._node = node or HostView()
+        self._first = self._read("start")
 
-def load_now(node: HostView, pause: Callable[[float], None], seconds: float = INTERVAL_S) -> LoadShares | None:
-    """Return the load of a short time from now on; None if the kernel does not show what others use."""
-    first = read_load(node.root, "start", cpus=node.cpu_numbers)
-    pause(seconds)
-    load = load_between([(first, read_load(node.root, "end", cpus=node.cpu_numbers))])
-    return load if load is not None and load.other_cpus is not None else None
+    def load(self) -> LoadShares | None:
+        """Return the load; None if the kernel does not show what others use."""
+        load = load_between([(self._first, self._read("end"))])
+        return load if load is not None and load.other_cpus is not None else None
+
+    def busy_line(self) -> str:
+        """Return a line for people if this node is busy; empty if it is not."""
+        load = self.load()
+        told = [] if load is None else [text for text, _ in _disturbances(load, self._node)]
+        return f"busy machine: {'; '.join(told)}; see steelyard doctor" if told else ""
+
+    def _read(self, moment: LoadMoment) -> LoadCounters:
+        return read_load(self._node.root, moment, cpus=self._node.cpu_numbers)
 
 
 def _disturbances(load: LoadShares, node: HostView) -> Iterator[tuple[str, str]]:

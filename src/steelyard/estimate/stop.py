@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.estimate.enough import STEPS_TO_JUDGE
 from steelyard.estimate.mean import CLOCK_RESOLUTION, RatioEstimate, ratio_estimate
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 LOOK_FACTOR = 2
 WARMUP_BATCHES = 32
 WARMUP_SIGMAS = 6.0
-STEPS_TO_JUDGE = 28
-"""Least number of steps of a useful run: 20 to judge the steady state, and 8 slow first ones (stats/steady.py)."""
 KNOWN_STEPS = 4
 """After this many steps the time of a step is known; after two, if they took half of the time."""
 

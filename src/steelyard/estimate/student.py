@@ -8,6 +8,8 @@ from functools import lru_cache
 from statistics import NormalDist
 
 ROUNDING = sys.float_info.epsilon
+MAD_TO_SD = 1.4826
+"""Factor from the median absolute deviation to the standard deviation, for normal noise."""
 
 
 @lru_cache(maxsize=1024)

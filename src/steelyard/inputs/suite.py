@@ -7,7 +7,6 @@ point group `steelyard.suite`, whose value is the package with the file, and any
 from __future__ import annotations
 
 import copy
-import importlib.util
 import math
 import re
 from dataclasses import dataclass, field
@@ -16,13 +15,13 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from steelyard import plugins
 from steelyard.contracts.base import AtLeastOne, Bound, Contract, Length, Name, Text
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
-from steelyard.errors import InputError, Problem, SteelyardError, nearest, refusal
+from steelyard.errors import InputError, Problem, nearest, refusal
 from steelyard.inputs.catalogue import load as catalogue
 from steelyard.inputs.places import HIDES, HOLDS, InputFile
 from steelyard.inputs.study import NOT_SET, Repeats, Seed, Study, assign, combinations, expand_listed, setting
+from steelyard.inputs.suites import SUITE_FILE, suite_folder, suite_names
 from steelyard.inputs.validate import MAX_SPEC_BYTES, find_problems, parse_object, parse_toml, read_bounded
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
     from steelyard.inputs.study import Expansion
 
-SUITE_FILE = "suite.toml"
 MEASURING_FILE = "measuring.toml"
 RECIPES = "recipes"
 OWN_NAMES = ("data", "epochs", "epoch_steps", "global_batch")
@@ -275,19 +273,14 @@ class Choice:
     """Folders of data sets by format; the others are synthetic."""
 
 
-# -- which suites there are
-
-
-def suite_names() -> list[str]:
-    """Return the names of the suites of this package and of installed ones."""
-    return plugins.names("suite")
+# -- which suite is meant
 
 
 def find_suite(text: str) -> SuiteFolder:
     """Return the suite with this name, or in this folder."""
     folder = Path(text).parent if text.endswith(f"/{SUITE_FILE}") else Path(text)
     if "/" not in text and not (folder / SUITE_FILE).is_file():
-        folder = _folder_of(text)
+        folder = suite_folder(text)
     content = read_bounded(folder / SUITE_FILE, MAX_SPEC_BYTES)
     place = InputFile(str(folder / SUITE_FILE), content)
     data = parse_toml(content, place.source)
@@ -295,18 +288,6 @@ def find_suite(text: str) -> SuiteFolder:
     if problems:
         raise refusal(*problems)
     return SuiteFolder(parse_object(Suite, data, place), folder, text)
-
-
-def _folder_of(name: str) -> Path:
-    package = plugins.require("suite", name)
-    try:
-        found = importlib.util.find_spec(package)
-    except ImportError:
-        found = None
-    places = list(found.submodule_search_locations or ()) if found is not None else []
-    if not places:
-        raise SteelyardError(f"the suite {name} is registered as {package}, which is not an installed package")
-    return Path(places[0])
 
 
 def recipe_names(found: SuiteFolder) -> list[str]:
@@ -326,7 +307,7 @@ def find_recipe(text: str) -> Path | None:
     known = suite_names()
     if suite not in known and (not slash or Path(suite).is_dir() or not nearest(suite, known)):
         return None
-    recipes = _recipes(_folder_of(suite), suite)
+    recipes = _recipes(suite_folder(suite), suite)
     if text not in recipes:
         near = nearest(text, recipes) if slash else ""
         valid = ", ".join(recipes) or f"none; the suite {suite} has no recipes"

@@ -11,13 +11,13 @@ import re
 import stat
 import tomllib
 import types
+from collections import Counter
+from contextlib import suppress
 from functools import cache
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
-
 from steelyard import nofollow
-from steelyard.contracts.base import Bound, Contract, Length
+from steelyard.contracts.base import Bound, Contract, Length, from_json_object
 from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, nearest, refusal
 from steelyard.inputs.places import InputFile, Where, bare
 from steelyard.inputs.synonyms import number_in, value_for
@@ -25,6 +25,8 @@ from steelyard.inputs.synonyms import number_in, value_for
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
 
@@ -69,11 +71,27 @@ _NO_QUOTES = re.compile(r"\s*([\w.-]+)\s*=\s*([A-Za-z./][\w./:-]*)\s*(#.*)?")
 _COLON = re.compile(r"\s*([\w.-]+)\s*:\s*(\S.*)")
 
 
-_adapter = cache(TypeAdapter)
+# pydantic takes longer to import, and to learn a class, than the plain reader takes for this many texts of that class.
+FEW = 200
+_read_plainly: Counter[type] = Counter()
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+@cache
+def _adapter(cls: type) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(cls)
 
 
 def parse_json(cls: type[T], text: bytes | str, source: str | InputFile) -> T:
     """Return the contract in `text`, or raise InputError with every problem found."""
+    if _read_plainly[cls] < FEW:
+        _read_plainly[cls] += 1
+        with suppress(ValueError, RecursionError):
+            return from_json_object(cls, plain_json(text))
+    from pydantic import ValidationError
+
     try:
         contract: T = _adapter(cls).validate_json(text)  # type: ignore[arg-type]
     except ValidationError as error:
@@ -82,6 +100,25 @@ def parse_json(cls: type[T], text: bytes | str, source: str | InputFile) -> T:
         problem = Problem(_document(source).source or cls.__name__, f"not valid JSON: {str(error)[:MAX_REASON]}")
         raise refusal(problem) from None
     return contract
+
+
+def plain_json(text: bytes | str) -> Any:
+    """Parse JSON with the standard library; ValueError for what it takes and pydantic refuses."""
+    text = text.decode("utf-8") if isinstance(text, bytes) else text.encode("utf-8").decode("utf-8")
+    if _HALF_CHARACTER.search(text):
+        raise ValueError("may be half a character")
+    return json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
 
 
 def parse_object(cls: type[T], data: Any, source: str | InputFile) -> T:
@@ -255,6 +292,8 @@ def near_file(path: Path) -> str:
 
 def json_schema(cls: type) -> dict[str, Any]:
     """Return the contract as JSON Schema, for other tools, with the docstrings of its fields."""
+    from pydantic import TypeAdapter
+
     config = Contract.__pydantic_config__
     # Only here: finding the docstrings in the source takes longer than reading many records.
     config["use_attribute_docstrings"] = True

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from steelyard.contracts import observe
 from steelyard.contracts.wrap import HOST_VARIABLE, NODE_VARIABLE, NODES_VARIABLE, PORT_VARIABLE
-from steelyard.doctor.load import busy_line
+from steelyard.doctor.load import Look
 from steelyard.errors import InputError, Problem, SteelyardError, printable
 from steelyard.hostinfo import parse_cpus
 from steelyard.launch.local import MARK, PROCESSES_PER_CPU, TORCHRUN_LOGS, Child, LocalLauncher
@@ -155,9 +155,10 @@ def launcher_here(say: Callable[[str], None], specs: Iterable[RunSpec]) -> Launc
     if found.message:
         say(found.message)
     # A simulated clock does not depend on the machine.
-    here = isinstance(found.launcher, LocalLauncher) and any(spec.device_family != "sim" for spec in specs)
-    if here and (busy := busy_line()):
-        say(busy)
+    if isinstance(found.launcher, LocalLauncher) and any(spec.device_family != "sim" for spec in specs):
+        look = Look()
+        # Said when the first run has been going on for a moment: a look before it would delay it.
+        found.launcher.once_started = lambda: say(line) if (line := look.busy_line()) else None
     return found.launcher
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from steelyard import nofollow
 from steelyard.contracts import observe
-from steelyard.derive.record import derive
 from steelyard.errors import DamagedDataError, SteelyardError
 from steelyard.launch.campaign import MANIFEST_FILE
 from steelyard.launch.redacted import redact_log, without_secrets
@@ -178,6 +177,9 @@ def _seal(campaign: Campaign, run: str) -> set[str]:
 
 def _derive(campaign: Campaign, run: str, launch: observe.Launch, sealed: set[str] | None) -> RunRecord:
     """Write the launch and the record beside the files of a run; of those in `sealed` alone, unless that is None."""
+    # It imports numpy, which a study that is planned here can do without.
+    from steelyard.derive.record import derive
+
     made = _made(campaign, run)
     raw = made / RAW
     with nofollow.held(made), nofollow.held(raw):

@@ -83,6 +83,8 @@ class LocalLauncher:
         self.show = show
         self.orders: list[int] = []
         """Signals to end that were passed on to a program that was shown."""
+        self.once_started: Callable[[], None] | None = None
+        """Called once, when the first run has been going on for a moment."""
 
     def shows(self, spec: RunSpec) -> bool:
         """Whether a run has our terminal."""
@@ -168,6 +170,13 @@ class LocalLauncher:
 
     def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
         """Start a worker, wait for it, and end it whatever happens to us. `tick` is called now and then meanwhile."""
+
+        def look() -> None:
+            if self.once_started is not None:
+                first, self.once_started = self.once_started, None
+                first()
+            tick()
+
         self.admit(spec)
         command, mark = self.command(spec, raw), secrets.token_hex(16)
         started_at = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
@@ -191,11 +200,11 @@ class LocalLauncher:
             ended = limit_hit = False
             try:
                 if spec.program is None:
-                    ended = _wait(process, spec.time_limit_s, tick, orders)
+                    ended = _wait(process, spec.time_limit_s, look, orders)
                     limit_hit = not ended and not orders
                 else:
                     patience_s = math.inf if shown else PROGRAM_GRACE_S
-                    ended, limit_hit = _wait_for_program(process, spec.time_limit_s, tick, orders, patience_s)
+                    ended, limit_hit = _wait_for_program(process, spec.time_limit_s, look, orders, patience_s)
             finally:
                 self.end(process, mark, ended=ended)
                 shutil.rmtree(raw / TORCHRUN_LOGS, ignore_errors=True)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol, get_args
 from steelyard import nofollow
 from steelyard.contracts import observe
 from steelyard.contracts.base import to_json_object
-from steelyard.derive.record import derive
 from steelyard.errors import DISK_FULL, InputError, Problem, SteelyardError
 from steelyard.launch.redacted import redact_log, without_secrets
 from steelyard.results.store import PLANS, RAW, ResultFolder, write_json
@@ -107,6 +106,9 @@ def make_run(
             nofollow.remove(path)
         write_json(raw / observe.LAUNCH_FILE, without_secrets(launch))
         redact_log(raw, scratch)
+        # Imported after the run: it imports numpy, which would delay the first step.
+        from steelyard.derive.record import derive
+
         record = derive(raw)
         if record.status.code == "refused" and not record.steps_seen and not keeps_refused:
             what, _, step = record.status.reason.partition("; next: ")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from steelyard.contracts.record import Finding, Severity
+    from steelyard.contracts.finding import Finding, Severity
 
 Trust = Literal["reliable", "warnings", "partly", "unreliable", "consistent", "contradictory"]
 Align = Literal["left", "right"]

@@ -23,7 +23,6 @@ import secrets
 import shutil
 import socket
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -425,6 +424,8 @@ def _new_beside(path: Path, scratch: Path) -> Iterator[tuple[Path, IO[Any]]]:
 
 def flush_all(paths: Sequence[Path]) -> None:
     """Flush files to disk, several at a time. Files that no longer exist are skipped."""
+    # Imported late: most commands only read.
+    from concurrent.futures import ThreadPoolExecutor
 
     def flush(path: Path) -> None:
         with suppress(FileNotFoundError):

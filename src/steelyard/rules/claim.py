@@ -15,7 +15,7 @@ from steelyard.rules.rule import VERDICTS, Rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
 
 Assertion = Literal[
     "arithmetic", "same work", "attribution", "fairness", "physical limit", "statistics", "plausibility"

@@ -12,13 +12,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from steelyard import plugins
-from steelyard.contracts.record import Finding
+from steelyard.contracts.finding import Finding
 from steelyard.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import RunRecord, Severity, WrongFigure
+    from steelyard.contracts.finding import Severity, WrongFigure
+    from steelyard.contracts.record import RunRecord
     from steelyard.rules.table.row import Pair, RowTable
 
 Subject = Literal["run", "pair", "table", "claim"]

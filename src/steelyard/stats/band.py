@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.estimate.student import student_t
-from steelyard.stats.intervals import across_jobs
+from steelyard.stats.jobs import across_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

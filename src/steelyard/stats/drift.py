@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from steelyard.estimate.enough import MIN_OCCASIONS
 from steelyard.estimate.student import student_t
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 # The whole history is tested again at every new occasion. At 1 % per test, a constant history of 20 occasions gives a
 # false alarm at some time in one of eight cases.
 ALPHA = 0.01
-# With this many occasions their own scatter is used; with fewer, the scatter of the jobs.
-MIN_OCCASIONS = 8
 MIN_VALUES = 6
 MAX_VALUES = 10_000
 MAX_CHANGES = 10

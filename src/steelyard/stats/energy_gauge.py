@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.estimate.student import MAD_TO_SD
 from steelyard.numbers import short
 from steelyard.stats.energy_window import (
     COVERAGE_FACTOR,
@@ -32,7 +33,6 @@ from steelyard.stats.energy_window import (
     unknown,
     update_period_s,
 )
-from steelyard.stats.steady import MAD_TO_SD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

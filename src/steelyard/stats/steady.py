@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from steelyard.estimate.student import MAD_TO_SD
 from steelyard.numbers import change, short
 
 if TYPE_CHECKING:
@@ -58,8 +59,6 @@ HALF_WINDOW = 15
 """Half-width of the running median: spikes and up to 15 slow first steps are a minority of 31 values."""
 CLIP_SD = 2.5
 """Huber clipping in standard deviations: 98 % efficient for normal noise, and limits the weight of a spike."""
-MAD_TO_SD = 1.4826
-"""Factor from the median absolute deviation to the standard deviation, for normal noise."""
 COMMON = 0.75
 """Deviations that a quarter of the steps have are a second mode, and are not clipped."""
 LEAD_REACH = 8

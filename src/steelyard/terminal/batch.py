@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from steelyard.analysis.best import remedy
 from steelyard.analysis.rows import chosen_names
-from steelyard.analysis.summary import MEASURED, labels
+from steelyard.analysis.summary import labels
 from steelyard.contracts.base import to_json_object
+from steelyard.contracts.observe import MEASURED
 from steelyard.inputs.command import join, run_again
 from steelyard.numbers import change, short
 from steelyard.stats.knee import MIN_POINTS

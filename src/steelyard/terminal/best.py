@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from steelyard.analysis.best import above, fastest_first, less_is_better
 from steelyard.analysis.ratios import FEW_TIMES
 from steelyard.analysis.rows import chosen_names
-from steelyard.analysis.summary import MEASURED
+from steelyard.contracts.observe import MEASURED
 from steelyard.numbers import change
 from steelyard.terminal.findings import command_line, finding_lines, findings_object, next_line
 from steelyard.terminal.plain import (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from steelyard.audit.judge import Judgement
     from steelyard.audit.shown import ShownCell, ShownTable
     from steelyard.audit.subject import Audit
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import RowTable
     from steelyard.terminal.shapes.checks import AuditedData, JudgedClaimData
 

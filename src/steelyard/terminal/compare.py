@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.compare import Compared, Comparison
     from steelyard.analysis.ratios import Ratio
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Row
     from steelyard.terminal.shapes.results import CompareData, RatioData, SideData
 

@@ -1,21 +1,16 @@
-"""Where text leaves the program: rich consoles for standard output and standard error, and what is coloured on them.
+"""Where text leaves the program: standard output and standard error, laid out for a terminal if they are one.
 
 Everything else in this package makes plain text. Colour is added here, last, and repeats what a word already says.
-rich takes tens of milliseconds to import, so import this module where something is first written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, TextIO, cast
-
-from rich.cells import cell_len
-from rich.console import Console
-from rich.highlighter import RegexHighlighter
-from rich.theme import Theme
 
 from steelyard.errors import printable_lines
 from steelyard.terminal.text import OUTPUT_COLUMNS
@@ -23,67 +18,23 @@ from steelyard.terminal.text import OUTPUT_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STATUSES = {
-    "completed": "green",
-    "not_converged": "yellow",
-    "out_of_memory": "magenta",
-    "time_limit": "red",
-    "hung": "red",
-    "failed": "red",
-    "killed": "red",
-    "node_failure": "red",
-    "preempted": "red",
-    "lost": "red",
-    "refused": "red",
-    "cancelled": "red",
-}
+    from rich.console import Console
+
 COMMAND = re.compile(r" *(?:next: )?(?:steelyard|pip install) \S+")
 """A line that is a command, which people copy."""
 WORDS = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 """The words of a command, with their quotes."""
-_STATUS = "|".join(f"(?P<{code}>{code})" for code in STATUSES)
-_STYLES = {
-    **STATUSES,
-    "error": "bold red",
-    "warning": "yellow",
-    "note": "cyan",
-    "good": "bold green",
-    "bad": "bold red",
-    "unsure": "bold yellow",
-    "code": "bold",
-    "label": "bold",
-    "heading": "bold",
-    "quiet": "dim",
-}
 
 
-class _Highlighter(RegexHighlighter):
-    """Colours severities, statuses, verdicts, labels and the headings of tables."""
+def terminal(stream: TextIO) -> Console | None:
+    """Return the console of a stream that people read on a terminal, or want coloured; None for a file or a pipe."""
+    asked = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
+    if not asked and not stream.isatty():
+        return None
+    # Imported late, because it imports rich.
+    from steelyard.terminal.colours import console_of
 
-    base_style = "steelyard."
-    highlights = [  # noqa: RUF012
-        r"(?P<code>SY\d{3})\s+[a-z0-9-]+\s+\((?:(?P<error>error)|(?P<warning>warning)|(?P<note>note))\)",
-        r"(?m)^(?:(?P<error>\d+ errors?)(?:, |\.))?(?:(?P<warning>\d+ warnings?)(?:, |\.))?(?:(?P<note>\d+ notes?)\.)?",
-        rf"(?m)(?:^|[\s,;])\d[\d,]* {{1,2}}(?:{_STATUS})\b",
-        rf"(?m)^(?:\[\d+/\d+\] [^\n]+?|[\w.-]+(?: \([^()\n]*\))?): (?:{_STATUS})\b",
-        r"(?m)(?:^|: )(?:(?P<bad>NOT COMPARABLE|FAIL)|(?P<good>COMPARABLE(?: WITH WARNINGS)?|PASS))\b",
-        r"(?m)^(?P<unsure>CANNOT TELL|FORCED):",
-        r"(?m)^(?:(?P<good>ok)|(?P<bad>wrong)|(?P<note>note)) {2,}\S",
-        r"(?m)(?: {2}|^|verdict: )(?:(?P<good>ok)|(?P<bad>WRONG))$",
-        r"(?m)^(?P<bad>error|WRONG)(?=:| )",
-        r"(?m)^ *(?P<label>fix|next|Fix):",
-        r"(?m)^(?P<heading>.+\n(?:.+\n)?)(?P<quiet>-+(?: +-+)+)$",
-    ]
-
-
-def console_of(stream: TextIO) -> Console:
-    """A console that colours as rich decides (NO_COLOR, FORCE_COLOR, TERM) and reads no markup in what it prints."""
-    theme = Theme({f"steelyard.{name}": style for name, style in _STYLES.items()})
-    return Console(
-        file=stream, theme=theme, highlighter=_Highlighter(), markup=False, emoji=False, soft_wrap=True,
-        # FORCE_COLOR asks for colour in a file, not for a cursor that moves there.
-        force_interactive=None if stream.isatty() else False,
-    )  # fmt: skip
+    return console_of(stream)
 
 
 def print_folded(console: Console, text: str, end: str = "\n") -> None:
@@ -95,6 +46,8 @@ def print_folded(console: Console, text: str, end: str = "\n") -> None:
 
 
 def _folded(line: str, columns: int) -> str:
+    from rich.cells import cell_len
+
     if cell_len(line) <= columns:
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 2)
@@ -105,6 +58,8 @@ def _folded(line: str, columns: int) -> str:
 
 def _continued(line: str, columns: int, indent: str) -> str:
     """Break a command between its words as a shell reads it, so that it can be copied."""
+    from rich.cells import cell_len
+
     first, *words = WORDS.findall(line)
     lines = [line[: len(line) - len(line.lstrip())] + first]
     for word in words:
@@ -119,33 +74,37 @@ def say(text: str) -> None:
     """Print text that is not a result to standard error."""
     # A closed terminal does not end a study.
     with contextlib.suppress(OSError):
-        print_folded(console_of(sys.stderr), text)
+        if console := terminal(sys.stderr):
+            print_folded(console, text)
+        else:
+            print(printable_lines(text), file=sys.stderr, flush=True)
 
 
 class _Output:
     """Standard output by way of a console; in a file or pipe without one. Control characters are escaped."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, file: TextIO, console: Console | None) -> None:
+        self._file = file
         self._console = console
 
     def write(self, text: str) -> int:
-        if self._console.is_terminal:
+        if self._console is not None and self._console.is_terminal:
             print_folded(self._console, text, end="")
         else:
-            self._console.file.write(printable_lines(text))
+            self._file.write(printable_lines(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._console.file, name)
+        return getattr(self._file, name)
 
 
 @contextlib.contextmanager
 def output() -> Iterator[None]:
     """Send what is printed to standard output through a console, laid out for its terminal if it has one."""
-    console = console_of(sys.stdout)
-    before = OUTPUT_COLUMNS.set(console.width if sys.stdout.isatty() else None)
+    console = terminal(sys.stdout)
+    before = OUTPUT_COLUMNS.set(console.width if console is not None and sys.stdout.isatty() else None)
     try:
-        with contextlib.redirect_stdout(cast("TextIO", _Output(console))):
+        with contextlib.redirect_stdout(cast("TextIO", _Output(sys.stdout, console))):
             yield
     finally:
         OUTPUT_COLUMNS.reset(before)

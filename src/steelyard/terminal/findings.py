@@ -22,7 +22,7 @@ from steelyard.terminal.text import RESULTS, capital, many, shortened, wrapped
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
 
 SHOWN_PLACES: Final = 4
 LONG_PLACE: Final = 30

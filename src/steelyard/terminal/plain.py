@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from steelyard.analysis.energy import FIGURES, energy_cells
 from steelyard.analysis.ratios import LEVEL
 from steelyard.analysis.rows import chosen_names, row_of, settings_in_effect
-from steelyard.analysis.summary import MEASURED, CellSummary, labels, rated
+from steelyard.analysis.summary import CellSummary, labels, rated
 from steelyard.contracts.base import to_json_object
+from steelyard.contracts.observe import MEASURED
 from steelyard.numbers import natural_order
 from steelyard.terminal.findings import findings_object
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard.analysis.rows import LEVELS
-from steelyard.analysis.summary import MEASURED
+from steelyard.contracts.observe import MEASURED
 from steelyard.inputs.command import words_of
 from steelyard.redact import redact
 from steelyard.terminal.text import many, number, seconds, wrapped

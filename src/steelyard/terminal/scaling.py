@@ -8,8 +8,9 @@ from steelyard.analysis.best import remedy
 from steelyard.analysis.loss import FACTORS
 from steelyard.analysis.rows import chosen_names
 from steelyard.analysis.scaling import USABLE_ERROR_PERCENT
-from steelyard.analysis.summary import MEASURED, labels
+from steelyard.analysis.summary import labels
 from steelyard.contracts.base import to_json_object
+from steelyard.contracts.observe import MEASURED
 from steelyard.numbers import change
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.stats.scaling_fit import CurveFit, Refused

@@ -26,8 +26,9 @@ def sites_lines(sites: list[dict[str, str]]) -> list[str]:
         lines += [printable(f"  {folder}") for folder in site_folders()]
         lines += wrapped(f"Add folders with the environment variable {SITES_VARIABLE}.")
     lines += ["", "Templates for steelyard site new KIND:"]
+    longest = max(map(len, kinds("sites")))
     for kind in kinds("sites"):
-        lines += wrapped(f"  {kind:<14}{about('sites', kind)}", deeper=" " * 16)
+        lines += wrapped(f"  {kind:<{longest}}  {about('sites', kind)}", deeper=" " * (longest + 4))
     return lines
 
 

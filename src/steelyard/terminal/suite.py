@@ -1,4 +1,4 @@
-"""Suites as lines and as plain data: the list, and what one measures, states, chooses, needs and costs."""
+"""A suite as lines and as plain data: what it measures, states, chooses, needs and costs."""
 
 from __future__ import annotations
 
@@ -22,25 +22,9 @@ if TYPE_CHECKING:
     from steelyard.analysis.summary import CellSummary
     from steelyard.inputs.study import Expansion
     from steelyard.inputs.suite import SettingSource, Size, SuiteFolder
-    from steelyard.terminal.shapes.measure import ListedSuiteData, SuiteListData, SuiteShowData
+    from steelyard.terminal.shapes.measure import SuiteShowData
 
 INDENT = "  "
-
-
-def suites_lines(found: Sequence[SuiteFolder]) -> list[str]:
-    """List the suites."""
-    rows = [[entry.suite.name, entry.suite.title, str(len(entry.suite.part))] for entry in found]
-    return [table(["suite", "what it measures", "parts"], rows), "", next_line("steelyard suite show NAME")]
-
-
-def suites_object(found: Sequence[SuiteFolder]) -> SuiteListData:
-    """Return the suites as plain data."""
-    suites: list[ListedSuiteData] = [
-        {"suite": entry.suite.name, "title": entry.suite.title, "document": entry.suite.document,
-         "parts": [part.name for part in entry.suite.part]}
-        for entry in found
-    ]  # fmt: skip
-    return {"shape": "suite-list/1", "suites": suites}
 
 
 @dataclass(frozen=True)

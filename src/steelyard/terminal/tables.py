@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from steelyard.analysis.bound import leading
-from steelyard.analysis.summary import MEASURED, CellSummary, generation, labels
-from steelyard.contracts.record import Finding, RunRecord
+from steelyard.analysis.summary import CellSummary, generation, labels
+from steelyard.contracts.finding import Finding
+from steelyard.contracts.observe import MEASURED
+from steelyard.contracts.record import RunRecord
 from steelyard.numbers import natural_order
 from steelyard.terminal.best import unreliable_notes
 from steelyard.terminal.conditions import mhz, state_lines

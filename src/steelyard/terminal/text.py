@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import re
 import textwrap
 from contextvars import ContextVar
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from steelyard import numbers
 from steelyard.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from steelyard.contracts.record import Interval, Quantity, RunRecord
     from steelyard.contracts.spec import RunSpec
@@ -32,10 +32,8 @@ NUMBER: Final = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[A-Za-z%]{1,3})?")
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a table, numbers to the right; a row that is too wide for the terminal becomes a block of lines."""
+    # rich is imported late, and of it only what knows the width of characters.
     from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     header, *rows = [[printable(cell) for cell in row] for row in (header, *rows)]
     columns = [[row[i] for row in rows] for i in range(len(header))]
@@ -54,15 +52,38 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         while sum(widths) > room:
             widest = max((width, i) for i, width in enumerate(widths) if width > least[i])[1]
             widths[widest] -= 1
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading, number, width in zip(header, numeric, widths, strict=True):
-        made.add_column(Text(heading), justify="right" if number else "left", width=width)
-    made.add_row(*("-" * width for width in widths))
-    for row in rows:
-        made.add_row(*map(Text, row))
-    console = Console(file=io.StringIO(), width=sum(widths) + 2 * len(widths), color_system=None)
-    text = "".join(segment.text for segment in console.render(made))
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    rules = ["-" * width for width in widths]
+    folded = [
+        [_fold(cell, width, cell_len) for cell, width in zip(row, widths, strict=True)]
+        for row in (header, rules, *rows)
+    ]
+    tallest = max(map(len, folded[0]))
+    # A heading is directly above its rule.
+    folded[0] = [[""] * (tallest - len(lines)) + lines for lines in folded[0]]
+    shown = []
+    for cells in folded:
+        for line in zip_longest(*cells, fillvalue=""):
+            padded = [
+                " " * (width - cell_len(text)) + text if number else text + " " * (width - cell_len(text))
+                for text, number, width in zip(line, numeric, widths, strict=True)
+            ]
+            shown.append("  ".join(padded).rstrip())
+    return "\n".join(shown)
+
+
+def _fold(cell: str, width: int, length: Callable[[str], int]) -> list[str]:
+    """Break a cell between words into lines of at most this width; no word is wider."""
+    if length(cell) <= width:
+        return [cell]
+    lines = [""]
+    for word in cell.split():
+        if not lines[-1]:
+            lines[-1] = word
+        elif length(lines[-1]) + 1 + length(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
 
 
 def _block(header: Sequence[str], row: Sequence[str]) -> str:

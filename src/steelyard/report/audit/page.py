@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from steelyard.audit.printed.read import TableReading
     from steelyard.audit.shown import ShownCell, ShownTable
     from steelyard.audit.subject import Audit
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.report.page import Trust
     from steelyard.rules.table.row import RowTable as Rows
 

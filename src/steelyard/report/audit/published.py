@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.compare import Compared, Comparison
     from steelyard.audit.judge import Judgement
     from steelyard.audit.subject import Audit
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Row
 
 BLOCKED: Final = "not comparable"

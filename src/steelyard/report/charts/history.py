@@ -7,8 +7,8 @@ from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.summary import MEASURED
 from steelyard.analysis.verify import UPGRADED, constant_facts, is_rate
+from steelyard.contracts.observe import MEASURED
 from steelyard.errors import InputError, Problem
 from steelyard.report.charts.style import (
     BLUE,
@@ -40,7 +40,7 @@ from steelyard.report.charts.style import (
 )
 from steelyard.report.page import Cell, Chart, Column, Table
 from steelyard.stats.drift import changes
-from steelyard.stats.intervals import across_jobs
+from steelyard.stats.jobs import across_jobs
 from steelyard.terminal.text import capital, number, shortened
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Finding, Quantity
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import Quantity
 
     Layer = dict[str, Any]
     Values = Sequence[Mapping[str, Any]]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.energy import cells_with_energy
+from steelyard.analysis.measured_energy import cells_with_energy
 from steelyard.analysis.request import basis_of, request
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select

@@ -16,7 +16,7 @@ from steelyard.terminal.text import sentence
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.report.pack.model import Pack
 
     Parts = tuple[list[Section], list[Section]]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.scaling import Scaling
     from steelyard.analysis.summary import CellSummary
     from steelyard.audit.subject import Audit
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.inputs.scheme import SchemeFile
 
 

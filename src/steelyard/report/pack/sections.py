@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.rows import row_of
-from steelyard.analysis.summary import MEASURED
+from steelyard.contracts.observe import MEASURED
 from steelyard.inputs.command import public_words
 from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.request import Basis, Request, Term
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
     from steelyard.report.pack.model import Pack
     from steelyard.rules.table.row import Amount
 

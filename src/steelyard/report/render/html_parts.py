@@ -21,7 +21,7 @@ from steelyard.terminal.findings import by_code
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.report.page import Cell, Column, Doubt, Page, Table
     from steelyard.terminal.findings import Group
 

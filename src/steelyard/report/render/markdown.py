@@ -17,7 +17,7 @@ from steelyard.terminal.findings import by_code, tally
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.report.page import Page, Section
 
 SHOWN = 20

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.analysis.compare import Compared, Comparison
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.report.study.subject import Subject
     from steelyard.rules.table.row import Row
 

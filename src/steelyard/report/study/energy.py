@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.energy import plotted
+from steelyard.analysis.measured_energy import plotted
 from steelyard.errors import SteelyardError
 from steelyard.report.charts.energy import energy_chart
 from steelyard.report.charts.power import power_drawing

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from steelyard.analysis.best import rank
-from steelyard.analysis.summary import MEASURED
+from steelyard.contracts.observe import MEASURED
 from steelyard.errors import SteelyardError
 from steelyard.report.charts.ranking import ranking_chart
 from steelyard.report.charts.style import counted, error_codes, interval_of, short

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.summary import MEASURED, generation, settings_of
+from steelyard.analysis.summary import generation, settings_of
 from steelyard.analysis.sweep import written
+from steelyard.contracts.observe import MEASURED
 from steelyard.inputs.command import public_words
 from steelyard.report.charts.style import counted, error_codes, figure_cell, in_time
 from steelyard.report.page import Cell, Column, Prose, Section, Table
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.energy import CellEnergy
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
     from steelyard.report.study.subject import Subject
 
 MAX_SWEPT_COLUMNS = 5

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from steelyard.analysis.compare import require_factor
-from steelyard.analysis.energy import cells_with_energy
+from steelyard.analysis.measured_energy import cells_with_energy
 from steelyard.analysis.select import select
 from steelyard.report.charts.style import counted
 from steelyard.report.page import Page, with_note

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.best import fastest_first
-from steelyard.analysis.summary import MEASURED
+from steelyard.contracts.observe import MEASURED
 from steelyard.errors import SteelyardError
 from steelyard.report.charts.style import error_codes, figure_cell
 from steelyard.report.charts.trace import trace_chart

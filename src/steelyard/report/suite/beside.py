@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.compare import Comparison
     from steelyard.analysis.summary import CellSummary
     from steelyard.audit.judge import Judgement
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.contracts.spec import RunSpec
     from steelyard.inputs.suite import Part, Planned, PrintedTable, Size, Suite, SuiteFolder
     from steelyard.results.store import ResultFolder

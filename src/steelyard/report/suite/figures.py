@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from steelyard.analysis.rows import scaled
 from steelyard.rules.table.row import Amount
 from steelyard.rules.table.units import counted, unit_of
-from steelyard.stats.intervals import across_jobs
+from steelyard.stats.jobs import across_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

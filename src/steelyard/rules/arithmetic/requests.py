@@ -11,7 +11,7 @@ from steelyard.rules.table.requests import ASKED, requests
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Amount, Row, RowTable
 
 

@@ -11,7 +11,8 @@ from steelyard.rules.rule import Example, RunRule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
 
 # Device events and the host clock differ by launch latency; a larger difference is a broken timer.
 TIMER_TOLERANCE = 0.02

@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from steelyard.contracts.record import WrongFigure
+from steelyard.contracts.finding import WrongFigure
 from steelyard.numbers import number
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.diagnosis import diagnose
@@ -22,7 +22,7 @@ from steelyard.rules.table.settings import BATCHES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Amount, Row, RowTable
 
 UNLIKELY = 99.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from steelyard.contracts.energy import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER, SPECIAL_REASONS
+from steelyard.contracts.record import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER, SPECIAL_REASONS
 from steelyard.inputs.command import run_again
 from steelyard.numbers import short
 from steelyard.rules.rule import Example, RunRule
@@ -17,7 +17,8 @@ from steelyard.rules.rule import Example, RunRule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding, Quantity, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import Quantity, RunRecord
 
 MAIN = "energy_job"
 PER_WORK = ("energy_per_sample", "energy_per_token", "samples_per_wh", MAIN)

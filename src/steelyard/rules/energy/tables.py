@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from steelyard.contracts.record import WrongFigure
+from steelyard.contracts.finding import WrongFigure
 from steelyard.numbers import number
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.devices import device_of
@@ -19,7 +19,7 @@ from steelyard.rules.table.row import Platform
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from steelyard.contracts.record import Finding, Severity
+    from steelyard.contracts.finding import Finding, Severity
     from steelyard.rules.table.relations import Solved
     from steelyard.rules.table.row import Row, RowTable
 

@@ -11,7 +11,8 @@ from steelyard.rules.rule import Example, RunRule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import DeviceConditions, Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import DeviceConditions, RunRecord
 
 # One of 20 readings. A device that reaches a limit now and then loses less than a job's own spread.
 HELD_BACK = 0.05

@@ -23,7 +23,7 @@ from steelyard.rules.table.units import unit_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Pair, Row
 
 

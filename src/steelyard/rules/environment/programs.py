@@ -10,7 +10,8 @@ from steelyard.rules.rule import Example, RunRule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
 
 _SEEN = (
     'spec.workload = "train"\nspec.program.command = ["torchrun", "--nproc-per-node", "2", "train.py"]\n'

@@ -11,7 +11,8 @@ from steelyard.rules.rule import Example, RunRule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
 
 # As for waiting for data: below it, a faster host gains less than people notice between two jobs.
 HOST_WAIT = 0.10

@@ -12,7 +12,8 @@ from steelyard.rules.rule import Example, RunRule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
 
 GIB = 2**30
 NEARLY_FULL = 0.9

@@ -12,8 +12,9 @@ from steelyard.rules.rule import Example, RunRule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from steelyard.contracts.finding import Finding
     from steelyard.contracts.observe import Launch, Scheduled
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.record import RunRecord
 
 TOLERATED_S: Final = 5.0
 """Schedulers report whole seconds, and a task takes a moment to start and to end."""

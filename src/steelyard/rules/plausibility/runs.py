@@ -13,7 +13,8 @@ from steelyard.rules.rule import Example, RunRule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
 
 # Fewer losses or steps than this do not show a trend.
 LOSSES_NEEDED, LOSS_STEPS_NEEDED = 9, 100

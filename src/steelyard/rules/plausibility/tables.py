@@ -9,6 +9,7 @@ from collections import defaultdict
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from steelyard.estimate.student import MAD_TO_SD
 from steelyard.numbers import times
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.scaling.tables import Speed, speeds_of
@@ -16,12 +17,11 @@ from steelyard.rules.table.peers import WORK_ROLES, keys_of
 from steelyard.rules.table.phrases import label, listed, places, printed, setting
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of
-from steelyard.stats.steady import MAD_TO_SD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Row, RowTable
 
 LEAST_PEERS = 5

@@ -14,7 +14,7 @@ from steelyard.stats.ratio import MIN_JOBS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Row, RowTable
 
 STATED = ("speedup", "efficiency")

@@ -18,7 +18,7 @@ from steelyard.rules.table.settings import Difference, blocks, confounders
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from steelyard.contracts.record import Finding, Severity
+    from steelyard.contracts.finding import Finding, Severity
     from steelyard.rules.table.row import Row, RowTable
 
 MARGIN = 0.03

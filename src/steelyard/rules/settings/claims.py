@@ -10,7 +10,7 @@ from steelyard.rules.rule import Example
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.claim import Asserted
 
 LASTING_SHARE = 0.9

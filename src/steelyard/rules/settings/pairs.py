@@ -40,7 +40,7 @@ from steelyard.stats.ratio import MIN_JOBS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Setting
     from steelyard.rules.table.settings import Role
 

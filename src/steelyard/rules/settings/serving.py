@@ -12,7 +12,7 @@ from steelyard.rules.table.units import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Pair, Row
 
 # Programs and benchmarks whose requests come and go while others are computed.

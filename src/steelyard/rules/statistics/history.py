@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from steelyard.numbers import short
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.settings import SETTINGS
-from steelyard.stats.drift import changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Row, RowTable
     from steelyard.stats.drift import Change
 
@@ -71,6 +70,9 @@ class Drifted(TableRule):
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """Yield one finding per change."""
+        # It imports numpy, which `steelyard explain` can do without.
+        from steelyard.stats.drift import changes
+
         for metric, rows in _group_histories(table):
             amounts = [row.figures[metric] for row in rows]
             values = [amount.jobs or (amount.value,) for amount in amounts]

@@ -24,7 +24,7 @@ from steelyard.stats.ratio import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Pair, Row
 
 # The windows that records use for rates: both are without the slow first steps. Jobs of one row may differ.

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from steelyard.estimate.stop import STEPS_TO_JUDGE
+from steelyard.estimate.enough import STEPS_OF_COVERAGE, STEPS_TO_JUDGE
 from steelyard.inputs.command import extend, longer_limits, wrap_again
 from steelyard.numbers import change, short
 from steelyard.rules.rule import Example, RunRule
-from steelyard.stats.intervals import MIN_STEPS
 from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.finding import Finding
+    from steelyard.contracts.record import RunRecord
 
 LONGER = 4.0
 """How many times longer to run if it is not known how long is enough."""
@@ -115,10 +115,10 @@ class ApproximateInterval(RunRule):
         if rate is not None and rate.interval is not None and rate.interval.approximate:
             steps = record.steady.stop_step - record.steady.start_step if record.steady else 0
             fix, command = None, extend(record.spec, repeats=MIN_JOBS)
-            if 0 < steps < MIN_STEPS:
-                fix = f"run at least {MIN_STEPS} steps, or repeat the job and use the spread between jobs"
+            if 0 < steps < STEPS_OF_COVERAGE:
+                fix = f"run at least {STEPS_OF_COVERAGE} steps, or repeat the job and use the spread between jobs"
                 if not _has_epochs_in_file(record):
-                    command = _run_longer(record, ROOM * MIN_STEPS / steps, at_least=True) or command
+                    command = _run_longer(record, ROOM * STEPS_OF_COVERAGE / steps, at_least=True) or command
             yield self.found("the CI is approximate: " + "; ".join(rate.interval.approximate), fix=fix, command=command)
 
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from steelyard.contracts.record import WrongFigure
+from steelyard.contracts.finding import WrongFigure
 from steelyard.numbers import number, percent
 from steelyard.rules.table.bases import BASES, overlap
 from steelyard.rules.table.peers import WORK, Peers, peers_of, work_key
@@ -40,7 +40,7 @@ from steelyard.rules.table.units import printed as read_number
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from steelyard.contracts.record import Severity
+    from steelyard.contracts.finding import Severity
     from steelyard.rules.table.row import Amount, Row, RowTable
 
 SMALL, LARGE = 0.02, 0.10

@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from steelyard.contracts.record import WrongFigure
+from steelyard.contracts.finding import WrongFigure
 from steelyard.numbers import change, number
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of

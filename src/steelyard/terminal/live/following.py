@@ -35,7 +35,7 @@ class Following:
     def __exit__(self, *_: object) -> None:
         """Remove the grid, and print the last line for good."""
         self._foot.__exit__()
-        if self._foot.live and self._said:
+        if self._foot.room and self._said:
             self._foot.above(self._said)
 
     def tell(self, status: StudyStatus) -> None:
@@ -47,8 +47,8 @@ class Following:
         if self._loud == "verbose" and (lines := waiting_lines(status)) != self._detail:
             self._detail = lines
             self._foot.above("\n".join(lines)) if lines else None
-        if self._foot.live:
-            columns, rows = self._foot.console.size
+        if self._foot.room:
+            columns, rows = self._foot.room
             lines = textwrap.wrap(f"{line}; {self._left(status)}", columns - 1)
             height = min(FOOT_ROWS, rows - ROWS_ABOVE) - len(lines)
             self._foot.show([*lines, *grid(grid_cells(status), columns, height)])

@@ -9,14 +9,13 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Literal, Self
 
-from steelyard.analysis.summary import MEASURED
+from steelyard.contracts.observe import MEASURED
 from steelyard.errors import printable
-from steelyard.estimate.stop import STEPS_TO_JUDGE
+from steelyard.estimate.enough import STEPS_TO_JUDGE
 from steelyard.inputs.command import extend, longer_limits
 from steelyard.inputs.study import label
 from steelyard.numbers import change
 from steelyard.results.store import read_environment, read_progress
-from steelyard.rules.statistics.runs import too_short
 from steelyard.terminal import console
 from steelyard.terminal.drawing import duration, rounded
 from steelyard.terminal.findings import command_line
@@ -74,7 +73,7 @@ class Progress:
         self._warned: set[str] = set()
         self._foreseen: set[tuple[str, bool]] = set()
         self._foot = Foot(live=loud != "quiet")
-        self._board = Board(plan, folder) if plan is not None and folder is not None and self._foot.live else None
+        self._board = Board(plan, folder) if plan is not None and folder is not None and self._foot.room else None
         self._pace = Pace()
         self._labels = {cell.name: label(cell.swept) for cell in plan.cells if cell.swept} if plan is not None else {}
         self._begun_s = 0.0
@@ -194,6 +193,9 @@ class Progress:
 
     def _warn(self, record: RunRecord) -> None:
         """Print once per kind of finding that runs are too short to be useful, before the others are made."""
+        # It imports rules, which the first run need not wait for.
+        from steelyard.rules.statistics.runs import too_short
+
         for found in too_short(record) if self._says_too_short else ():
             if found.code not in self._warned:
                 self._warned.add(found.code)
@@ -208,9 +210,9 @@ class Progress:
             self._foot.above(printable(text))
 
     def _show(self, text: str) -> None:
-        if not self._foot.live:
+        if self._foot.room is None:
             return
-        columns, rows = self._foot.console.size
+        columns, rows = self._foot.room
         head: list[str | Text] = []
         run = textwrap.wrap(f"{self._line}: {text}", columns - 1, break_on_hyphens=False) if text else []
         if self._board is not None and self._total > 1:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from steelyard.contracts.record import Finding
+from steelyard.contracts.finding import Finding
 from steelyard.terminal.shapes.common import Counts, FigureData
 from steelyard.terminal.shapes.measure import ExpectedData
 

@@ -6,7 +6,8 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from steelyard.contracts.record import Finding, Validity
+from steelyard.contracts.finding import Finding
+from steelyard.contracts.record import Validity
 
 Settings = dict[str, bool | int | float | str]
 """By the names that `steelyard explain settings` lists, and those of a study file."""

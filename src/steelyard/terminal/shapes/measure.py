@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Discriminator
 from typing_extensions import TypedDict
 
-from steelyard.contracts.record import Finding, RunRecord
+from steelyard.contracts.finding import Finding
+from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import Budget
 from steelyard.inputs.recipe import Expect
 from steelyard.inputs.suite import DataNeeded, Deviation, SettingSource

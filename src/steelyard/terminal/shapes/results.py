@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from steelyard.contracts.record import Finding, RunRecord
+from steelyard.contracts.finding import Finding
+from steelyard.contracts.record import RunRecord
 from steelyard.terminal.shapes.common import ConfigurationData, FigureData, Settings, ShownConfigurationData
 from steelyard.terminal.shapes.measure import SectionData
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from steelyard.contracts.observe import COLUMNS, CrossCheck, QueueFacts, Stop, StopReason
+from steelyard.contracts.observe import CrossCheck, QueueFacts, Stop, StopReason
+from steelyard.contracts.sample_files import COLUMNS
+from steelyard.estimate.enough import STEPS_TO_JUDGE
 from steelyard.estimate.fold import Fold
-from steelyard.estimate.stop import STEPS_TO_JUDGE, StopRule
+from steelyard.estimate.stop import StopRule
 from steelyard.worker.measure.writer import write_progress
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from steelyard.contracts import observe
+from steelyard.contracts import observe, sample_files
 from steelyard.errors import InputError, Problem
 from steelyard.worker.engine.flops import REASON_CHARACTERS, SAMPLES
 from steelyard.worker.engine.replay import Replay, graphs_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from steelyard.worker.workloads.bundle import Generation, MakeBatch, ModelBundle
     from steelyard.worker.workloads.feed import Feed
 
-_START_S, _INPUT_WAIT_S = observe.COLUMNS.index("start_s"), observe.COLUMNS.index("input_wait_s")
+_START_S, _INPUT_WAIT_S = sample_files.COLUMNS.index("start_s"), sample_files.COLUMNS.index("input_wait_s")
 
 
 PROFILED_TOKENS = 128

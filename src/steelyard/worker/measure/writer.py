@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from steelyard.contracts import observe
+from steelyard.contracts import observe, sample_files
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import DISK_FULL
 from steelyard.redact import clean
@@ -83,15 +83,15 @@ class StepWriter:
 
     def __init__(self, raw: Path, process: int, pattern: str = observe.STEPS_PATTERN) -> None:
         self._file = (raw / pattern.replace("*", f"{process:05d}")).open("wb")
-        self._file.write(observe.FILE_MAGIC)
+        self._file.write(sample_files.FILE_MAGIC)
         self._next_step: dict[int, int] = {}
 
     def write(self, rank: int, table: NDArray[np.float64]) -> None:
         """Append one rank's block, split into chunks."""
-        for start in range(0, table.shape[1], observe.MAX_CHUNK_STEPS):
-            chunk = table[:, start : start + observe.MAX_CHUNK_STEPS]
+        for start in range(0, table.shape[1], sample_files.MAX_CHUNK_STEPS):
+            chunk = table[:, start : start + sample_files.MAX_CHUNK_STEPS]
             first = self._next_step.get(rank, 0)
-            observe.write_chunk(self._file, rank, first, chunk)
+            sample_files.write_chunk(self._file, rank, first, chunk)
             self._next_step[rank] = first + chunk.shape[1]
 
     def flush(self) -> None:
