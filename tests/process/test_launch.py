@@ -14,7 +14,9 @@ import pytest
 from conftest import HANG_S, make_spec, until
 from steelyard.contracts.sim import SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.doctor.load import Look
 from steelyard.errors import InputError
+from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local import LocalLauncher
 from steelyard.launch.local_study import make_run
 from steelyard.results.store import RAW, ResultFolder
@@ -55,6 +57,32 @@ def test_the_time_limit(tmp_path: Path) -> None:
     record = make_run(folder_in(tmp_path), slow_spec(time_limit_s=1.0), LocalLauncher(), lambda _: None)
     assert record.status.code == "time_limit"
     assert list((tmp_path / ".scratch").iterdir()) == []
+
+
+def test_other_load_is_told_once_when_the_first_run_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EnoughError(Exception):
+        pass
+
+    monkeypatch.setattr(Look, "busy_line", lambda _look: "busy")
+    # A simulated clock does not depend on the machine.
+    said: list[str] = []
+    assert launcher_here(said.append, [make_spec()]).once_started is None  # type: ignore[attr-defined]
+    launcher = launcher_here(said.append, [make_spec(workload="tiny", device="cpu")])
+
+    def tick(_raw: Path) -> None:
+        said.append("tick")
+        if len(said) >= 3:
+            raise EnoughError
+
+    folder = folder_in(tmp_path)
+    assert said == []
+    for ticks in (["busy", "tick", "tick"], ["tick", "tick", "tick"]):
+        said.clear()
+        with pytest.raises(EnoughError):
+            make_run(folder, slow_spec(), launcher, tick)
+        assert said == ticks
 
 
 def test_a_worker_that_is_killed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from steelyard.audit.documents import names as documents
 from steelyard.cli.main import main
 from steelyard.errors import InputError
 from steelyard.inputs.suite import SIZES, Choice, expand_part, find_suite, plan_part, why_left_out
-from steelyard.inputs.suites import suite_names
+from steelyard.inputs.suites import list_suite, suite_names
 from steelyard.report.page import Table
 from steelyard.report.suite.beside import SuiteResults
 from steelyard.report.suite.page import suite_page
@@ -134,7 +134,9 @@ def test_where_each_setting_comes_from_is_shown(capsys: pytest.CaptureFixture[st
     assert "As in every suite (--json tells why): " in text
 
 
-def test_a_package_adds_a_suite_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_adds_a_suite_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = '[project.entry-points."steelyard.suite"]\nnode-a = "our_suites.node_a"'
     assert said in (DOCS / "adding-a-suite.md").read_text(encoding="utf-8")
     shutil.copytree(EXAMPLE, tmp_path / "our_suites" / "node_a")
@@ -144,4 +146,10 @@ def test_a_package_adds_a_suite_by_its_entry_point(tmp_path: Path, monkeypatch: 
     (metadata / "entry_points.txt").write_text("[steelyard.suite]\nnode-a = our_suites.node_a\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert "node-a" in suite_names()
+    assert list_suite("node-a").title == "Batch sizes on node A"
     assert find_suite("node-a").suite.title == "Batch sizes on node A"
+    (tmp_path / "our_suites" / "node_a" / "suite.toml").write_text('name = "node-a"\npart = 1\n')
+    assert main(["suite", "list"]) == 0
+    printed = capsys.readouterr()
+    assert "caraml" in printed.out
+    assert "suite.toml is not a suite file: " in printed.err

@@ -4,6 +4,7 @@ import argparse
 
 from steelyard.errors import SteelyardError
 from steelyard.inputs.suites import list_suite, suite_names
+from steelyard.terminal import console
 from steelyard.terminal.document import print_json
 from steelyard.terminal.suites import suites_lines, suites_object
 
@@ -25,10 +26,8 @@ def _list(arguments: argparse.Namespace) -> int:
         try:
             found.append(list_suite(name))
         except SteelyardError as error:
-            from steelyard.terminal.console import say
-
             # A broken suite of another package must not hide the others.
-            say(f"{name}: {error.what}; see: steelyard suite show {name}")
+            console.say(f"{name}: {error.what}; see: steelyard suite show {name}")
     if arguments.json:
         print_json(suites_object(found))
     else:

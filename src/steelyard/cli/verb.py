@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from steelyard.cli.exit_codes import DONE, FAILED, INTERRUPTED
 from steelyard.cli.parser import OptionError, Parser, did_you_mean
 from steelyard.errors import LEFT_OUT, SHOWN_PROBLEMS, InputError, SteelyardError, printable
+from steelyard.terminal import console
 from steelyard.terminal.document import print_json
 from steelyard.terminal.text import RESULTS
 
@@ -51,7 +52,7 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
         places = [*left_out][:SHOWN_PROBLEMS]
         places += [f"and {len(left_out) - SHOWN_PROBLEMS:,} more"] if len(left_out) > SHOWN_PROBLEMS else []
         runs = "1 run was" if len(left_out) == 1 else f"{len(left_out):,} runs were"
-        _console().say("\n  ".join([f"error: {runs} left out, because files cannot be read", *places]))
+        console.say("\n  ".join([f"error: {runs} left out, because files cannot be read", *places]))
     return code or (FAILED if left_out else DONE)
 
 
@@ -71,7 +72,7 @@ def _run(name: str, words: list[str], known: Collection[str]) -> int:
         signal.signal(signal.SIGINT, _interrupt)
         module = importlib.import_module(f"steelyard.cli.{name}")
         RESULTS.set(_other_results(parser, arguments))
-        with nullcontext() if arguments.json else _console().output():
+        with nullcontext() if arguments.json else console.output():
             code: int = module.run(arguments)
         sys.stdout.flush()
     except SteelyardError as error:
@@ -98,11 +99,6 @@ def _other_results(parser: Parser, arguments: argparse.Namespace) -> str | None:
     return None if folder is None or folder == inner.get_default("results") else str(folder)
 
 
-def _console() -> ModuleType:
-    # Imported where something is written, which `--help` and `--json` do without it.
-    return importlib.import_module("steelyard.terminal.console")
-
-
 def _findings() -> ModuleType:
     # It imports the rules.
     return importlib.import_module("steelyard.terminal.findings")
@@ -121,7 +117,7 @@ def exit_code(records: Sequence[RunRecord]) -> int:
     missing = [record.run_id for record in records if record.status.code != "completed"]
     if missing:
         step = _findings().next_line(f"steelyard show {missing[0]}")
-        _console().say(f"\n{len(missing)} of {len(records)} runs did not complete\n{step}")
+        console.say(f"\n{len(missing)} of {len(records)} runs did not complete\n{step}")
     return FAILED if missing else DONE
 
 
@@ -130,7 +126,7 @@ def _report(error: SteelyardError, code: int, *, as_json: bool) -> int:
     if error.next_step:
         error.next_step = _findings().command_line(error.next_step)
     # After an interruption the cursor is behind the terminal's ^C.
-    _console().say(f"\n{error}" if code == INTERRUPTED else f"error: {error}")
+    console.say(f"\n{error}" if code == INTERRUPTED else f"error: {error}")
     if as_json:
         problems = [{"field": p.field, "problem": p.problem, "valid": p.valid} for p in error.problems]
         about = {"message": error.what, "problems": problems, "next": error.next_step, "exit_code": code}

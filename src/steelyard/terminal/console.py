@@ -13,7 +13,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from steelyard.errors import printable_lines
-from steelyard.terminal.text import OUTPUT_COLUMNS
+from steelyard.terminal.text import OUTPUT_COLUMNS, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +46,7 @@ def print_folded(console: Console, text: str, end: str = "\n") -> None:
 
 
 def _folded(line: str, columns: int) -> str:
-    from rich.cells import cell_len
-
-    if cell_len(line) <= columns:
+    if columns_of(line) <= columns:
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     if COMMAND.match(line):
@@ -58,12 +56,10 @@ def _folded(line: str, columns: int) -> str:
 
 def _continued(line: str, columns: int, indent: str) -> str:
     """Break a command between its words as a shell reads it, so that it can be copied."""
-    from rich.cells import cell_len
-
     first, *words = WORDS.findall(line)
     lines = [line[: len(line) - len(line.lstrip())] + first]
     for word in words:
-        if cell_len(f"{lines[-1]} {word} \\") <= columns:
+        if columns_of(f"{lines[-1]} {word} \\") <= columns:
             lines[-1] += f" {word}"
         else:
             lines.append(indent + word)

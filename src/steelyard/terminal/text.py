@@ -12,7 +12,7 @@ from steelyard import numbers
 from steelyard.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from steelyard.contracts.record import Interval, Quantity, RunRecord
     from steelyard.contracts.spec import RunSpec
@@ -32,18 +32,15 @@ NUMBER: Final = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[A-Za-z%]{1,3})?")
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a table, numbers to the right; a row that is too wide for the terminal becomes a block of lines."""
-    # rich is imported late, and of it only what knows the width of characters.
-    from rich.cells import cell_len
-
     header, *rows = [[printable(cell) for cell in row] for row in (header, *rows)]
     columns = [[row[i] for row in rows] for i in range(len(header))]
     numeric = [bool(cells) and all(cell in ("", "-") or NUMBER.fullmatch(cell) for cell in cells) for cells in columns]
-    widths = [max(map(cell_len, (heading, *cells))) for heading, cells in zip(header, columns, strict=True)]
+    widths = [max(map(columns_of, (heading, *cells))) for heading, cells in zip(header, columns, strict=True)]
     terminal = OUTPUT_COLUMNS.get()
     if terminal is not None:
         # Lines break between words only, and never inside a number.
         least = [
-            max(map(cell_len, [*heading.split(), *(cells if number else " ".join(cells).split())]), default=1)
+            max(map(columns_of, [*heading.split(), *(cells if number else " ".join(cells).split())]), default=1)
             for heading, cells, number in zip(header, columns, numeric, strict=True)
         ]
         room = terminal - 2 * (len(header) - 1)
@@ -53,10 +50,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
             widest = max((width, i) for i, width in enumerate(widths) if width > least[i])[1]
             widths[widest] -= 1
     rules = ["-" * width for width in widths]
-    folded = [
-        [_fold(cell, width, cell_len) for cell, width in zip(row, widths, strict=True)]
-        for row in (header, rules, *rows)
-    ]
+    folded = [[_fold(cell, width) for cell, width in zip(row, widths, strict=True)] for row in (header, rules, *rows)]
     tallest = max(map(len, folded[0]))
     # A heading is directly above its rule.
     folded[0] = [[""] * (tallest - len(lines)) + lines for lines in folded[0]]
@@ -64,22 +58,32 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     for cells in folded:
         for line in zip_longest(*cells, fillvalue=""):
             padded = [
-                " " * (width - cell_len(text)) + text if number else text + " " * (width - cell_len(text))
+                " " * (width - columns_of(text)) + text if number else text + " " * (width - columns_of(text))
                 for text, number, width in zip(line, numeric, widths, strict=True)
             ]
             shown.append("  ".join(padded).rstrip())
     return "\n".join(shown)
 
 
-def _fold(cell: str, width: int, length: Callable[[str], int]) -> list[str]:
+def columns_of(text: str) -> int:
+    """Return how many columns text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    # Imported late: most text does without.
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _fold(cell: str, width: int) -> list[str]:
     """Break a cell between words into lines of at most this width; no word is wider."""
-    if length(cell) <= width:
+    if columns_of(cell) <= width:
         return [cell]
     lines = [""]
     for word in cell.split():
         if not lines[-1]:
             lines[-1] = word
-        elif length(lines[-1]) + 1 + length(word) <= width:
+        elif columns_of(f"{lines[-1]} {word}") <= width:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
