@@ -213,7 +213,7 @@ def energy_problems(cells: list[CellSummary]) -> Iterator[str]:
     energies = energy_cells(cells, {})
     lines = energy_lines(energies, None)
     text = joined(until_blank(lines))
-    if not re.search(r"configurations have an energy\. (?:Best|No)", text):
+    if not re.search(r"Energy was measured for \d+ of \d+ configurations\. (?:Best|No)", text):
         return
     # The table of `best` has the same figures, and marks what is unreliable.
     rows = [

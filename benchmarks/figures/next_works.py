@@ -41,9 +41,10 @@ from steelyard.launch.local import LocalLauncher
 from steelyard.results.store import ResultFolder, write_json
 from steelyard.rules.rule import find_rule
 from steelyard.worker.engine.run import run_directory
+from typos_cases import PYTHON
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from steelyard.contracts.spec import RunSpec
 
@@ -74,7 +75,15 @@ class Seen:
     refused: list[str] = field(default_factory=list)
     carried_out: int = 0
     idle: list[str] = field(default_factory=list)
+    unfit: list[str] = field(default_factory=list)
+    """Outputs that format an object as Python does, or show in which folder they were made."""
     verbs: Counter[str] = field(default_factory=Counter)
+
+    def look(self, words: Sequence[str], text: str, folder: str) -> None:
+        """Note what no person would write."""
+        wrong = PYTHON.search(text)
+        if wrong or folder in text:
+            self.unfit.append(f"{shlex.join(words)}: prints {wrong.group() if wrong else 'its own folder'}")
 
 
 # -- a study, and a verb that reads it
@@ -286,6 +295,7 @@ def situation(seed: int, seen: Seen, *, carry_out: bool) -> None:
     with tempfile.TemporaryDirectory(dir=memory_folder()) as folder, contextlib.chdir(folder):
         words = draw_verb(rng, make_study(rng))
         code, text = call(words)
+        seen.look(words, text, folder)
         seen.situations += 1
         seen.verbs[words[0]] += 1
         if code not in (0, 1, 2, 3):
@@ -320,6 +330,7 @@ def mistaken(seen: Seen, count: int) -> None:
             for file, text in mistake.files.items():
                 (folder / file).write_text(text, encoding="utf-8")
             _, said = call(list(mistake.words), 0)
+            seen.look(mistake.words, said, name)
             seen.situations += 1
             seen.verbs["mistakes"] += 1
             for command, _ in commands(said):
@@ -343,7 +354,7 @@ def main() -> None:
     while seen.situations < wanted or seen.carried_out < most:
         situation(seed, seen, carry_out=seen.carried_out < most)
         seed += 1
-    for line in (*seen.refused, *seen.idle):
+    for line in (*seen.refused, *seen.idle, *seen.unfit):
         print(line)
     told = ", ".join(f"{count} {verb}" for verb, count in seen.verbs.items())
     print(f"{seen.situations} situations ({told}), {seen.commands} commands, {seen.carried_out} carried out")
@@ -353,6 +364,7 @@ def main() -> None:
         [
             at_most("next_works: commands that are refused", len(seen.refused), "commands", 0),
             at_least("next_works: commands that lead on", led, "%", least),
+            at_most("next_works: outputs with Python's own words or an absolute path", len(seen.unfit), "outputs", 0),
         ]
     )
 

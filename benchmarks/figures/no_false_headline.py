@@ -190,15 +190,15 @@ def joined(lines: Sequence[str]) -> str:
 
 def headlines(cells: list[CellSummary], factor: str, seen: Seen) -> Iterator[tuple[str, str, str, list[CellSummary]]]:
     """Yield each headline: who says it, its text, the setting that it is about, and its configurations."""
-    truth = {cell.cell: rate_of(settings_of(cell.cell)) for cell in cells}
-    by_name = {cell.cell: cell for cell in cells}
+    truth = {cell.name: rate_of(settings_of(cell.name)) for cell in cells}
+    by_name = {cell.name: cell for cell in cells}
     if factor == "devices":
         for curve in scaling(cells):
             if curve.blocked:
                 seen.refused += 1
                 continue
             last, base = curve.points[-1], curve.base
-            seen.interval(last.speedup.low, last.speedup.high, truth[last.cell] / truth[base.cell])
+            seen.interval(last.speedup.low, last.speedup.high, truth[last.configuration] / truth[base.configuration])
             yield "scaling", joined(scaling_lines([curve], "drawn")), "devices", list(curve.cells)
     if factor == "batch":
         for knee in batch_curves(cells):
@@ -207,17 +207,17 @@ def headlines(cells: list[CellSummary], factor: str, seen: Seen) -> Iterator[tup
                 continue
             yield "batch", joined(batch_lines([knee])), "batch", [entry.cell for entry in knee.cells]
     for ranking in rank(cells):
-        ranked = [by_name[entry.cell.cell] for entry in ranking.reliable]
+        ranked = [by_name[entry.cell.name] for entry in ranking.reliable]
         if len(ranked) < 2:
             seen.refused += 1
             continue
         seen.orders += 1
-        seen.wrong += len(ranking.tied) == 1 and truth[ranked[0].cell] < max(truth[cell.cell] for cell in ranked)
+        seen.wrong += len(ranking.tied) == 1 and truth[ranked[0].name] < max(truth[cell.name] for cell in ranked)
         yield "best", joined(ranking_lines([ranking])), "", ranked
     a, b = (row_of(cell) for cell in (cells[0], cells[-1]))
     (found,) = compare([a], [b], factor=FACTORS.get(factor, factor)).comparisons
     if found.ratios:
-        ratio, true = found.ratios[0], truth[cells[-1].cell] / truth[cells[0].cell]
+        ratio, true = found.ratios[0], truth[cells[-1].name] / truth[cells[0].name]
         seen.interval(ratio.low, ratio.high, true)
         seen.orders += 1
         seen.wrong += {"faster": true < 1, "slower": true > 1}.get(ratio.verdict, False)
@@ -251,7 +251,7 @@ def study(seed: int) -> Seen:
         for settings in configurations
     ]
     order = [cell.configuration for cell in (record.spec for record in records[: len(configurations)])]
-    cells = sorted(summarise(records), key=lambda cell: order.index(cell.cell))
+    cells = sorted(summarise(records), key=lambda cell: order.index(cell.name))
     seen = Seen()
     for who, text, about, used in headlines(cells, factor, seen):
         seen.headlines[who] += 1

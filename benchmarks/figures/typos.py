@@ -125,6 +125,10 @@ class Bench:
             return "not an error message"
         if not 0 < shown <= LINES:
             return f"{shown} lines"
+        if str(self.folder) in error:
+            return f"an absolute path: {error.strip()}"
+        if spelled := cases.PYTHON.search(error):
+            return f"{spelled.group()} is Python: {error.strip()}"
         missing = [text for text in (mistake.place, mistake.answer) if text not in error]
         return f"does not say {missing[0]!r}: {error.strip()}" if missing else ""
 

@@ -161,7 +161,7 @@ def in_results(*words: str) -> Callable[[Path], object]:
     def read(path: Path) -> None:
         results = next(p for p in path.parents if p.name == "results")
         with tempfile.TemporaryDirectory(dir=results.parent) as folder:
-            verb(*(f"{folder}/out" if word == "OUT" else word for word in words), "--results", str(results))
+            verb(*(word.replace("OUT", f"{folder}/out") for word in words), "--results", str(results))
 
     return read
 
@@ -366,8 +366,8 @@ READERS: tuple[Reader, ...] = (
     Reader("record-scaling", "json", _RECORD, in_results("scaling", f"{STUDY}:batch=8"), 2),
     Reader("record-batch", "json", _RECORD, in_results("batch", _ONE), 2),
     Reader("record-best", "json", _RECORD, in_results("best", STUDY), 2),
-    Reader("record-report", "json", _RECORD, in_results("report", STUDY, "-o", "OUT"), 1),
-    Reader("record-reports", "json", _RECORD, in_results("report", *_PAIR[:2], "-o", "OUT"), 1),
+    Reader("record-report", "json", _RECORD, in_results("report", STUDY, "-o", "OUT.html"), 1),
+    Reader("record-reports", "json", _RECORD, in_results("report", *_PAIR[:2], "-o", "OUT.html"), 1),
     Reader("record-pack", "json", _RECORD, in_results("pack", f"{STUDY}:batch=8", *_PLAN, "-o", "OUT"), 1),
     Reader("study", "toml", "inputs/studies/*.toml", small_study, 40),
     Reader("own-workload", "text", "inputs/studies/own.py", own_workload),

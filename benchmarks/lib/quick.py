@@ -20,6 +20,7 @@ TOGETHER = frozenset(
         "malformed",
         "typos",
         "words",
+        "messages",
         "steady_state",
         "flops",
         "same_training",

@@ -5,6 +5,13 @@ An empty answer: there is no single right spelling, and naming the place is enou
 
 from __future__ import annotations
 
+import re
+
+PYTHON = re.compile(
+    r"<(?:class|function|module|object)\b|\bobject at 0x|\b(?:Posix)?Path\(|\bnp\.\w+\(|\bdict_\w+\("
+    r"|\bNone\b|\{'|\('|\['"
+)
+"""What a program prints that formats an object as Python does."""
 STUDY = 'name = "s"\nrepeats = 2\n[run]\nworkload = "tiny"\n'
 SITE = """name = "here"
 scheduler = "slurm"
@@ -254,7 +261,7 @@ COMMANDS: tuple[tuple[list[str], str, str], ...] = (
     (["study", "study.toml", "--site", "site.toml:gup"], "--site site.toml:gup", "did you mean gpu?"),
     (["study", "study.toml", "--site", "site.tmol"], "site.tmol", "did you mean site.toml?"),
     (["site", "new", "slurm-nvida"], "slurm-nvida", "did you mean slurm-nvidia?"),
-    (["site", "show", "nowhere"], "--site nowhere: no such site", ""),
+    (["site", "show", "nowhere"], "nowhere: no such site or site file", ""),
     (["run", "resent50"], "resent50: no such workload", "did you mean resnet50?"),
     (["run", "./my.py:bild"], "./my.py:bild: no such function", "did you mean ./my.py:build?"),
     (["run", "my.py"], "my.py: must name a function", "did you mean my.py:build?"),

@@ -37,12 +37,12 @@ _UNPRINTABLE_IN_LINES = re.compile(f"[\x00-\x08\x0b-\x1f{_MARKS}]")
 
 def printable(text: str) -> str:
     """Return the text on one line, with control characters escaped."""
-    return _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], text)
+    return _UNPRINTABLE.sub(lambda match: repr(match.group())[1:-1], text)
 
 
 def printable_lines(text: str) -> str:
     """Return the text with control characters escaped, but with its lines and tabs."""
-    return _UNPRINTABLE_IN_LINES.sub(lambda found: repr(found.group())[1:-1], text)
+    return _UNPRINTABLE_IN_LINES.sub(lambda match: repr(match.group())[1:-1], text)
 
 
 def nearest(text: str, known: Iterable[str], close: float = CLOSE) -> str:

@@ -50,12 +50,12 @@ def read_int(path: Path) -> int | None:
 
 def parse_cpus(text: str) -> set[int]:
     """Return the CPU numbers of a kernel list such as `0-3,8`; empty when it is not valid."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if first.isdigit() and (not last or last.isdigit()):
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+            cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
 
 
 def cores(cpus: Set[int], sys: Path) -> int:
@@ -97,13 +97,13 @@ def cpu_quota(groups: Iterable[Path]) -> float | None:
 
 def memory_table(root: Path) -> dict[str, int]:
     """Return the kernel's table of the machine's memory, in bytes."""
-    found = {}
+    sizes = {}
     for line in (read_text(root / "proc/meminfo") or "").splitlines():
         name, _, value = line.partition(":")
         words = value.split()
         if words and words[0].isdigit():
-            found[name] = int(words[0]) * 1024
-    return found
+            sizes[name] = int(words[0]) * 1024
+    return sizes
 
 
 def memory_limit(groups: Iterable[Path]) -> int | None:
@@ -142,12 +142,12 @@ class MountPoint:
 def mount_of(path: Path, root: Path) -> MountPoint | None:
     """Return the mount of a path: the longest mount point above it, the last one of several."""
     parts = path.absolute().parts
-    found: MountPoint | None = None
+    deepest: MountPoint | None = None
     for mount in mounts(root):
         point = _parts(mount.point)
-        if parts[: len(point)] == point and (found is None or len(point) >= len(_parts(found.point))):
-            found = mount
-    return found
+        if parts[: len(point)] == point and (deepest is None or len(point) >= len(_parts(deepest.point))):
+            deepest = mount
+    return deepest
 
 
 def mounts(root: Path) -> Iterator[MountPoint]:
@@ -165,7 +165,7 @@ def _parts(point: str) -> tuple[str, ...]:
 
 def _unescape(text: str) -> str:
     """Decode the octal numbers that the kernel writes for blanks, tabs, newlines and backslashes."""
-    return _OCTAL.sub(lambda found: chr(int(found.group(1), 8)), text)
+    return _OCTAL.sub(lambda match: chr(int(match.group(1), 8)), text)
 
 
 @dataclass(frozen=True)
@@ -181,10 +181,10 @@ class Fabric:
 
 def fabrics(root: Path) -> list[Fabric]:
     """Return the fabric hardware by kind."""
-    found: dict[str, list[Path]] = {}
+    by_kind: dict[str, list[Path]] = {}
     for device in sorted(root.glob("sys/class/infiniband/*")):
-        found.setdefault(_verbs_kind(device), []).append(device)
-    result = [Fabric(kind, tuple(path.name for path in paths), _active(paths)) for kind, paths in found.items()]
+        by_kind.setdefault(_verbs_kind(device), []).append(device)
+    result = [Fabric(kind, tuple(path.name for path in paths), _active(paths)) for kind, paths in by_kind.items()]
     slingshot = sorted(root.glob("sys/class/cxi/*")) or sorted(root.glob("sys/class/net/hsn[0-9]*"))
     if slingshot:
         up = [read_text(path / "operstate") == "up" for path in root.glob("sys/class/net/hsn[0-9]*")]
@@ -215,8 +215,8 @@ def find_libraries(stem: str, root: Path, variables: Mapping[str, str]) -> list[
     folders = [root / folder.lstrip("/") for folder in given]
     for name in LIBRARY_FOLDERS:
         folders += [root / name, *root.glob(f"{name}/*-linux-gnu")]
-    found = [str(path) for folder in folders for path in sorted(folder.glob(pattern))]
-    return list(dict.fromkeys([*found, *_in_loader_cache(stem, root)]))
+    paths = [str(path) for folder in folders for path in sorted(folder.glob(pattern))]
+    return list(dict.fromkeys([*paths, *_in_loader_cache(stem, root)]))
 
 
 def _in_loader_cache(stem: str, root: Path) -> Iterator[str]:

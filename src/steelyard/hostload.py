@@ -75,7 +75,7 @@ def read_load(
 
 def processes(root: Path) -> dict[int, ProcessTime]:
     """Return all visible processes by number."""
-    found = {}
+    seen = {}
     try:
         with os.scandir(root / "proc") as entries:
             numbers = [entry.name for entry in islice(entries, MAX_PROCESSES) if entry.name.isdigit()]
@@ -91,8 +91,8 @@ def processes(root: Path) -> dict[int, ProcessTime]:
             continue
         user, system, ended_user, ended_system = (TICK_S * (ticks or 0) for ticks in times)
         name = before.partition("(")[2]
-        found[int(number)] = ProcessTime(parent, name, user + system, ended_user + ended_system)
-    return found
+        seen[int(number)] = ProcessTime(parent, name, user + system, ended_user + ended_system)
+    return seen
 
 
 def own_numbers(seen: Mapping[int, ProcessTime], own: int) -> set[int]:
@@ -100,13 +100,13 @@ def own_numbers(seen: Mapping[int, ProcessTime], own: int) -> set[int]:
     children: dict[int, list[int]] = {}
     for number, process in seen.items():
         children.setdefault(process.parent, []).append(number)
-    found, waiting = set(), [own]
+    numbers, waiting = set(), [own]
     while waiting:
         number = waiting.pop()
-        if number not in found:
-            found.add(number)
+        if number not in numbers:
+            numbers.add(number)
             waiting += children.get(number, [])
-    return found
+    return numbers
 
 
 def own_cpu_s(seen: Mapping[int, ProcessTime], own: int) -> float | None:

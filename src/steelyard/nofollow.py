@@ -124,10 +124,10 @@ def open_file(path: Path, mode: Literal["r", "x", "a"] = "r") -> IO[Any]:
     if mode == "r" and (at := packed.inside(path)):
         return packed.open_member(at, open_file)
     with _opened(path, _FLAGS[mode]) as handle:
-        found = os.fstat(handle)
-        if not modes.S_ISREG(found.st_mode):
+        state = os.fstat(handle)
+        if not modes.S_ISREG(state.st_mode):
             raise LinkError(f"{path} is not a regular file")
-        if mode == "a" and found.st_nlink > 1:
+        if mode == "a" and state.st_nlink > 1:
             # A second name of a file outside would be changed with it.
             raise LinkError(f"{path} is a hard link; links in a results folder are refused")
         # What is appended goes to the file in one write.
@@ -145,10 +145,10 @@ def open_files(path: Path) -> Iterator[tuple[str, int, os.stat_result]]:
                 error.filename = str(path / name)
                 raise
             try:
-                found = os.fstat(handle)
-                if not modes.S_ISREG(found.st_mode):
+                state = os.fstat(handle)
+                if not modes.S_ISREG(state.st_mode):
                     raise LinkError(f"{path / name} is not a regular file")
-                yield name, handle, found
+                yield name, handle, state
             finally:
                 os.close(handle)
 
@@ -158,10 +158,10 @@ def stat(path: Path) -> os.stat_result:
     if at := packed.inside(path):
         return packed.stat_of(at, open_file)
     with folder_of(path) as (folder, name):
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if modes.S_ISLNK(found.st_mode):
+        state = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if modes.S_ISLNK(state.st_mode):
             raise LinkError(f"{path} is a link; links in a results folder are refused")
-        return found
+        return state
 
 
 def is_file(path: Path) -> bool:

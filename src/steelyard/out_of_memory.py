@@ -68,8 +68,8 @@ def ran_out(text: str, free_bytes: Callable[[], float | None]) -> bool:
 
     torch keeps the memory it got from the driver, so after a failure the device is as full as it was then.
     """
-    found = degree(text)
-    if found in ("certain", "no"):
-        return found == "certain"
+    verdict = degree(text)
+    if verdict in ("certain", "no"):
+        return verdict == "certain"
     free = free_bytes()
-    return found == "likely" if free is None else free < SCARCE_BYTES
+    return verdict == "likely" if free is None else free < SCARCE_BYTES

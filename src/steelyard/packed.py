@@ -118,15 +118,15 @@ def open_member(at: Inside, opener: Callable[[Path], IO[bytes]]) -> IO[Any]:
 def names_of(at: Inside, opener: Callable[[Path], IO[bytes]]) -> list[str]:
     """Return the sorted names in a folder of an archived run; none if it has no such folder."""
     start = f"{at.member}/" if at.member else ""
-    found = _list_members(at.segment, at.run, opener) or {}
-    return sorted({name[len(start) :].split("/")[0] for name in found if name.startswith(start)})
+    members = _list_members(at.segment, at.run, opener) or {}
+    return sorted({name[len(start) :].split("/")[0] for name in members if name.startswith(start)})
 
 
 def stat_of(at: Inside, opener: Callable[[Path], IO[bytes]]) -> os.stat_result:
     """Return kind and size of a file or folder of an archived run."""
-    found = _list_members(at.segment, at.run, opener)
-    member = found.get(at.member) if found is not None else None
-    if member is None and (found is None or not names_of(at, opener)):
+    members = _list_members(at.segment, at.run, opener)
+    member = members.get(at.member) if members is not None else None
+    if member is None and (members is None or not names_of(at, opener)):
         raise FileNotFoundError(2, "not in the archive", f"{at.segment / TAR}/{at.run}/{at.member}")
     mode, size = (0o100444, member.bytes) if member else (0o040555, 0)
     return os.stat_result((mode, 0, 0, 1, 0, 0, size, 0, 0, 0))
@@ -138,16 +138,16 @@ def _list_members(segment: Path, run: str, opener: Callable[[Path], IO[bytes]]) 
     place = place_of(index_of(segment, opener), run)
     if place is None:
         return None
-    found: dict[str, ByteRange] = {}
+    members: dict[str, ByteRange] = {}
     with opener(segment / TAR) as file:
         at, end = place.offset, place.offset + place.bytes
         while at < end:
             name, size = _parse_header(os.pread(file.fileno(), BLOCK, at), run)
-            if at + BLOCK + size > end or len(found) >= MAX_MEMBERS:
+            if at + BLOCK + size > end or len(members) >= MAX_MEMBERS:
                 raise DamagedDataError(f"damaged archive {segment / TAR} at {run}")
-            found[name] = ByteRange(at + BLOCK, size)
+            members[name] = ByteRange(at + BLOCK, size)
             at += BLOCK + -(-size // BLOCK) * BLOCK
-    return found
+    return members
 
 
 def _parse_header(header: bytes, run: str) -> tuple[str, int]:
@@ -209,11 +209,19 @@ def make_header(run: str, name: str, size: int, mtime_s: int) -> bytes:
     number = b"%011o\0" % size if size < _OCTAL_BYTES else b"\x80" + size.to_bytes(11, "big")
     header = b"".join(
         (
-            os.fsencode(name).ljust(100, b"\0"), b"0000644\0000000000\0000000000\0", number,
-            b"%011o\0" % min(max(mtime_s, 0), 0o77777777777), b"        0", bytes(100), b"ustar\00000", bytes(64),
-            b"0000000\0000000000\0", run.encode().ljust(155, b"\0"), bytes(12),
+            os.fsencode(name).ljust(100, b"\0"),
+            b"0000644\0000000000\0000000000\0",
+            number,
+            b"%011o\0" % min(max(mtime_s, 0), 0o77777777777),
+            b"        0",
+            bytes(100),
+            b"ustar\00000",
+            bytes(64),
+            b"0000000\0000000000\0",
+            run.encode().ljust(155, b"\0"),
+            bytes(12),
         )
-    )  # fmt: skip
+    )
     return header[:148] + b"%06o\0 " % sum(header) + header[156:]
 
 

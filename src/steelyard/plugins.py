@@ -28,15 +28,33 @@ LISTS = {
 }
 # What other tools call these, or the nearest thing that is registered.
 _DEVICES = {
-    "gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "hip": "cuda", "amd": "cuda", "intel": "xpu", "gaudi": "hpu",
-    "habana": "hpu", "any": "auto",
-}  # fmt: skip
+    "gpu": "cuda",
+    "nvidia": "cuda",
+    "rocm": "cuda",
+    "hip": "cuda",
+    "amd": "cuda",
+    "intel": "xpu",
+    "gaudi": "hpu",
+    "habana": "hpu",
+    "any": "auto",
+}
 _WORKLOADS = {
-    "resnet": "resnet50", "gpt2": "gpt", "gpt-2": "gpt", "bert": "bert-base", "vit": "vit-l-16", "swin": "swin-t",
-    "efficientnet": "efficientnet-b0", "mobilenet": "mobilenet-v3-large", "wideresnet": "wideresnet28-10",
-    "wrn-28-10": "wideresnet28-10", "gemm": "matmul", "stream": "memory-bandwidth", "nccl": "all-reduce",
-    "bandwidth": "memory-bandwidth", "fasterrcnn": "fasterrcnn-r50-fpn",
-}  # fmt: skip
+    "resnet": "resnet50",
+    "gpt2": "gpt",
+    "gpt-2": "gpt",
+    "bert": "bert-base",
+    "vit": "vit-l-16",
+    "swin": "swin-t",
+    "efficientnet": "efficientnet-b0",
+    "mobilenet": "mobilenet-v3-large",
+    "wideresnet": "wideresnet28-10",
+    "wrn-28-10": "wideresnet28-10",
+    "gemm": "matmul",
+    "stream": "memory-bandwidth",
+    "nccl": "all-reduce",
+    "bandwidth": "memory-bandwidth",
+    "fasterrcnn": "fasterrcnn-r50-fpn",
+}
 _DATA = {"cifar": "cifar10", "imagenet": "imagefolder", "wds": "webdataset", "text": "tokens"}
 OTHER_NAMES: dict[str, dict[str, str]] = {"device": _DEVICES, "workload": _WORKLOADS, "data": _DATA}
 

@@ -71,19 +71,21 @@ _FORMS: Final = (
     (".webhook.office.com/", r"(?<=\.webhook\.office\.com/)", r"[A-Za-z0-9@/_-]{40,400}"),
     ("dapi", r"(?<![a-z0-9])dapi", r"dapi[a-f0-9]{32}(?:-[0-9]{1,2})?(?![A-Za-z0-9])"),
     (":aa", r"(?<![a-z0-9])[0-9]{8,10}:aa", r"[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9])"),
-    (".", r"(?<![a-z0-9])[mno][a-z0-9_-]{23,27}\.[a-z0-9_-]{6}\.",
-     r"[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}(?![A-Za-z0-9])"),
+    (
+        ".",
+        r"(?<![a-z0-9])[mno][a-z0-9_-]{23,27}\.[a-z0-9_-]{6}\.",
+        r"[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}(?![A-Za-z0-9])",
+    ),
     ("-us", r"(?<![a-z0-9])[a-f0-9]{32}-us[0-9]", r"[a-f0-9]{32}-us[0-9]{1,2}(?![A-Za-z0-9])"),
     ("sk", r"(?<![a-z0-9])sk[a-f0-9]", r"SK[A-Fa-f0-9]{32}(?![A-Za-z0-9])"),
     (".atlasv1.", r"(?<![a-z0-9])[a-z0-9]{14}\.atlasv1\.", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{40,100}"),
-    ("s.", r"(?<![a-z0-9.-])s\.",
-     r"s\.(?=(?:[A-Za-z]{0,24}[0-9]){3})[A-Za-z0-9]{24}(?![A-Za-z0-9.])"),
+    ("s.", r"(?<![a-z0-9.-])s\.", r"s\.(?=(?:[A-Za-z]{0,24}[0-9]){3})[A-Za-z0-9]{24}(?![A-Za-z0-9.])"),
     ("sha256~", r"sha256~", r"sha256~[A-Za-z0-9_-]{43}"),
     ("_mmk", r"(?<![a-z0-9])[a-z0-9]{6}_[a-z0-9]{29}_mmk", r".{40}"),
     ("api-", r"(?<![a-z0-9])api-", r"API-[A-Z0-9]{26}(?![A-Za-z0-9])"),
     ("pat", r"(?<![a-z0-9])pat[a-z0-9]{14}\.", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
     ("a3-", r"(?<![a-z0-9])a3-", r"A3-[A-Z0-9]{6}-[A-Z0-9]{5,11}-[A-Z0-9-]{11,30}"),
-)  # fmt: skip
+)
 
 # -- secrets by their place, searched for in lower case; the group is the secret
 
@@ -108,10 +110,21 @@ _WORDS: Final = (
     r"pass(?:w(?:or)?ds?|wort|[_-]?phrase|code)?|pwd?|secrets?|key(?:[_-]?id)?|credentials?|token|jwt|pat|auth"
     r"|sig(?:nature)?|session|bearer|pin"
 )
-_STRONG: Final = frozenset({
-    "password", "passwd", "passwords", "passwds", "passwort", "passphrase", "passcode", "secret", "secrets",
-    "credential", "credentials",
-})  # fmt: skip
+_STRONG: Final = frozenset(
+    {
+        "password",
+        "passwd",
+        "passwords",
+        "passwds",
+        "passwort",
+        "passphrase",
+        "passcode",
+        "secret",
+        "secrets",
+        "credential",
+        "credentials",
+    }
+)
 # `key` and `token` are strong after one of these.
 _KINDS: Final = frozenset({
     "api", "access", "private", "secret", "signing", "encryption", "account", "auth", "license", "shared", "master",
@@ -180,7 +193,7 @@ def clean(data: Any) -> tuple[Any, int]:
     else:
         return data, 0
     parts = {key: _clean_named(name, value) for key, name, value in named}
-    count = sum(found for _, found in parts.values())
+    count = sum(secrets for _, secrets in parts.values())
     values = {key: value for key, (value, _) in parts.items()}
     return (values if isinstance(data, dict) else list(values.values())), count
 
@@ -272,8 +285,8 @@ def _group(match: re.Match[str], text: str) -> tuple[int, int] | None:
 
 def _form(form: re.Pattern[str] | str, match: re.Match[str], text: str) -> tuple[int, int] | None:
     """A secret with a form of its own around the place that was found."""
-    found = re.compile(form).match(text, match.start())
-    return found.span() if found else None
+    whole = re.compile(form).match(text, match.start())
+    return whole.span() if whole else None
 
 
 def _prefixed(prefix: str, match: re.Match[str], text: str) -> tuple[int, int] | None:

@@ -212,7 +212,7 @@ def test_an_index_without_the_architecture(tmp_path: Path) -> None:
     path = layout.top(layout.index({"arm64": layout.image("arm64"), "ppc64le": layout.image("ppc64le")}))
     with pytest.raises(InputError, match="has no image for x86_64; it has: aarch64, ppc64le"):
         look_at_image(place(f"oci:{path}", architecture="x86_64"))
-    with pytest.raises(InputError, match="has no image tagged 'v2'") as caught:
+    with pytest.raises(InputError, match="has no image tagged v2") as caught:
         look_at_image(place(f"oci:{path}:v2", architecture="aarch64"))
     assert "v1" in str(caught.value)
 

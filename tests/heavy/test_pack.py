@@ -809,7 +809,7 @@ def test_what_the_verb_cannot_do_is_an_error_with_a_next_step(
     words: list[str], folder: ResultFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, "--results", str(folder.path)]) == 2
-    assert re.search("valid:|next: steelyard pack --help", capsys.readouterr().err)
+    assert re.search("valid:|give --samples N, or|next: steelyard pack --help", capsys.readouterr().err)
 
 
 def test_the_verb_lists_schemes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -518,6 +518,8 @@ def test_a_run_has_a_page(results: ResultFolder, tmp_path: Path) -> None:
     [
         (["nothing-such"], "no such study or run"),
         (["line", "-o", "."], "this format is one file"),
+        (["line", "-o", "study.toml"], "must end in .html"),
+        (["line", "-o", "page.html", "--format", "markdown"], "must end in .md"),
         (["line", "-o", "no/such/folder/x.html"], "does not exist"),
         (["line", "modes", "--factor", "colour"], "no such factor"),
     ],

@@ -122,18 +122,18 @@ def test_a_utf8_mark_and_windows_lines_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("A,4,throughput,=cmd(),images/s", "line 2, value: '=cmd()' is not a number"),
-        ("=HYPERLINK(1),4,throughput,1,images/s", "line 2, system: '=HYPERLINK(1)' is a formula"),
-        ("A,4,throughput,inf,images/s", "line 2, value: 'inf' is not a number"),
-        ("A,4,throughput,nan,images/s", "line 2, value: 'nan' is not a number"),
-        ("A,4,throughput,1e999,images/s", "line 2, value: '1e999' is not a number"),
-        ("A,4,throughput,-5,images/s", "line 2, value: '-5' is negative"),
+        ("A,4,throughput,=cmd(),images/s", 'line 2, value: "=cmd()" is not a number'),
+        ("=HYPERLINK(1),4,throughput,1,images/s", 'line 2, system: "=HYPERLINK(1)" is a formula'),
+        ("A,4,throughput,inf,images/s", 'line 2, value: "inf" is not a number'),
+        ("A,4,throughput,nan,images/s", 'line 2, value: "nan" is not a number'),
+        ("A,4,throughput,1e999,images/s", 'line 2, value: "1e999" is not a number'),
+        ("A,4,throughput,-5,images/s", 'line 2, value: "-5" is negative'),
         ("A,4,throughput,\u0661\u0662,images/s", "is not a number"),
-        ("A,4,throughput,12a,images/s", "'12a' is not a number; valid: a number such as 786"),
-        ("A,4,throughput,1,furlongs", "line 2, unit: unknown unit 'furlongs'; valid: s, ms"),
-        ("A,4,throughput,1,s", "line 2, unit: throughput in 's'; valid: the unit of a rate"),
-        ("A,0,throughput,1,images/s", "line 2, devices: '0'; valid: a whole number, 1 or more"),
-        ("A,2.5,throughput,1,images/s", "line 2, devices: '2.5'"),
+        ("A,4,throughput,12a,images/s", '"12a" is not a number; valid: a number such as 786'),
+        ("A,4,throughput,1,furlongs", 'line 2, unit: unknown unit "furlongs"; valid: s, ms'),
+        ("A,4,throughput,1,s", 'line 2, unit: throughput in "s"; valid: the unit of a rate'),
+        ("A,0,throughput,1,images/s", 'line 2, devices: "0"; valid: a whole number, 1 or more'),
+        ("A,2.5,throughput,1,images/s", 'line 2, devices: "2.5"'),
         ("A,4,,1,images/s", "line 2, metric: empty"),
         ("A,4,throughput,1", "line 2: 4 cells; valid: 5"),
         ("A,4,throughput,1,images/s,6", "line 2: 6 cells; valid: 5"),
@@ -150,11 +150,11 @@ def test_a_bad_line_is_named(line, said, tmp_path):
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        ("metric,value\n", "line 1: the column 'unit' is missing"),
-        ("metric,value,unit,unit\n", "line 1, column 4: the column 'unit' occurs twice"),
+        ("metric,value\n", "line 1: the column unit is missing"),
+        ("metric,value,unit,unit\n", 'line 1, column 4: the column "unit" occurs twice'),
         (
             "metric,value,unit,device\n",
-            "column 4: unknown column 'device'; did you mean devices?",
+            'column 4: unknown column "device"; did you mean devices?',
         ),
         ("", "is empty"),
         ("\n\n", "is empty"),
@@ -183,15 +183,15 @@ def test_other_encodings_are_refused(content, said, tmp_path):
         ("a = " + "[" * 100_000, "nested more than 64 deep"),
         ("x." * 50_000 + "y = 1", "a key has more than 32 parts"),
         ("[table\n", "not valid TOML"),
-        ("[tabel]\n", "'tabel': unknown part; valid: table, row, platform"),
+        ("[tabel]\n", '"tabel": unknown part; valid: table, row, platform'),
         ("row = 3\n", "(whole file): not a table"),
         ("[[row]]\nfigures = 3\n", "row 1, figures: not a table of figures"),
-        ("[[row]]\nfigures = { throughput = 3 }\n", "row 1, 'throughput': '3' is not text with a number and a unit"),
+        ("[[row]]\nfigures = { throughput = 3 }\n", 'row 1, "throughput": "3" is not text with a number and a unit'),
         ('[[row]]\ndevice = 3\nfigures = { throughput = "1 images/s" }\n', "did you mean devices?"),
         ('[[row]]\ndevices = [1]\nfigures = { throughput = "1 images/s" }\n', "a list, a date or a table"),
-        ('[[row]]\nfigures = { throughput = "=1 images/s" }\n', "'=1' is not a number"),
-        ("[[platform]]\nname = 'A'\npower_limit_w = inf\n", "platform 1, power_limit_w: 'inf'"),
-        ("[[platform]]\nnaem = 'A'\n", "platform 1, 'naem': unknown"),
+        ('[[row]]\nfigures = { throughput = "=1 images/s" }\n', '"=1" is not a number'),
+        ("[[platform]]\nname = 'A'\npower_limit_w = inf\n", 'platform 1, power_limit_w: "inf"'),
+        ("[[platform]]\nnaem = 'A'\n", 'platform 1, "naem": unknown'),
     ],
 )
 def test_bad_toml_is_named(text, said, tmp_path):
@@ -212,7 +212,7 @@ def test_terminal_codes_in_a_table_do_nothing(tmp_path):
 def test_machines_are_held_to_the_same_form(tmp_path):
     path = tmp_path / "machines.csv"
     path.write_text("platform,accelerator,tdp_w_per_device\nA,x,300\nB,y,-1\n", encoding="utf-8")
-    with pytest.raises(InputError, match="line 3, power_limit_w: '-1'; valid: a number above 0"):
+    with pytest.raises(InputError, match='line 3, power_limit_w: "-1"; valid: a number above 0'):
         read_platforms(path)
     with pytest.raises(InputError, match="more than 200 machines"):
         parse_platforms("platform,accelerator\n" + "".join(f"p{i},a\n" for i in range(300)), "machines.csv")

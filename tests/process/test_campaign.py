@@ -1020,7 +1020,7 @@ def test_a_study_that_is_out_is_not_made_here_too(
     sent(folder, study(), hand)
     file = write_study(tmp_path / "s.toml")
     assert main(["study", str(file), "--results", str(folder.path)]) == 2
-    assert "4 runs of 's' submitted to a site and not collected" in capsys.readouterr().err
+    assert "4 runs of s submitted to a site and not collected" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("capsys")

@@ -18,6 +18,7 @@ from conftest import HANG_S, until
 from steelyard.cli.exit_codes import DONE, FAILED, INTERRUPTED, INVALID, MEANINGS
 from steelyard.cli.main import VERBS, main
 from steelyard.cli.verb import make_parser
+from steelyard.terminal.console import from_here
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
@@ -489,7 +490,30 @@ def test_interrupted_is_130(tmp_path: Path) -> None:
     out, said = running.communicate(timeout=HANG_S)
     assert running.returncode == INTERRUPTED
     assert json.loads(out)["error"]["exit_code"] == INTERRUPTED
-    assert "interrupted; finished runs are kept" in said
+    assert said == "\ninterrupted: 0 of 1 run of adhoc done\n"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
+@pytest.mark.parametrize(("words", "code"), [("explain SY999", INVALID), ("data", DONE), ("run sim", DONE)])
+def test_closed_output_leaves_the_exit_code_as_it_is(closed: str, words: str, code: int) -> None:
+    command = f"exec {closed}; exec {sys.executable} -m steelyard.cli.main {words}"
+    done = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+
+
+def test_messages_name_paths_as_one_would_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    here = tmp_path / "work"
+    assert from_here(f"{here}/a.toml: no such file; did you mean '{here}/b c.toml'?") == (
+        "a.toml: no such file; did you mean 'b c.toml'?"
+    )
+    assert from_here(f"{tmp_path}/other/a.toml is a folder") == "~/other/a.toml is a folder"
+    command = f"next: steelyard show --results '{tmp_path}/a b'"
+    assert from_here(command) == command
+    assert from_here(f"/mnt{here}/a") == f"/mnt{here}/a"
+    assert from_here(f"{here}2/a") == "~/work2/a"
 
 
 BASH = """

@@ -402,10 +402,10 @@ def test_an_order_to_end_waits_until_the_launch_is_over() -> None:
     steps: list[Any] = []
 
     def launch() -> None:
-        with local._orders_held() as orders:
+        with local._signals_held() as signals:
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
-            steps.append(list(orders))
+            steps.append(list(signals))
         steps.append("the signal is lost")
 
     before = signal.signal(signal.SIGTERM, raise_it)

@@ -23,7 +23,7 @@ from steelyard.inputs.search import Search, SearchState, next_try, remaining, se
 from steelyard.inputs.study import Study, expand, load_study
 from steelyard.launch.local import LocalLauncher
 from steelyard.launch.scripts.task import read_done
-from steelyard.launch.search import found, search_all, tried
+from steelyard.launch.search import search_all, search_result, tried
 from steelyard.results.store import ResultFolder
 from steelyard.worker.engine.run import run_directory
 from test_script import SHORT, by_hand, make_campaign
@@ -184,7 +184,7 @@ def test_the_found_batch_is_the_true_one(tmp_path: Path) -> None:
         expansion = study_of(limit, search, f"s{number}")
         watcher = Quiet()
         search_all(folder, expansion, InProcess(), watcher)
-        result = found(folder, expansion.searches[0])
+        result = search_result(folder, expansion.searches[0])
         batches = search.batches
         assert result.known.over
         assert result.largest_fitting == largest(batches, limit)
@@ -217,7 +217,7 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     outcome = search_all(folder, expansion, InProcess(), watcher)
     assert outcome.skipped == 2
     assert not set(watcher.batches) & {1, 2}
-    assert found(folder, expansion.searches[0]).largest_fitting == 20
+    assert search_result(folder, expansion.searches[0]).largest_fitting == 20
     assert search_all(folder, expansion, InProcess(), watcher).made == ()
 
 
@@ -403,6 +403,6 @@ def test_the_page_tells_what_happens(
 def test_the_launcher_of_this_machine_searches_too(tmp_path: Path) -> None:
     folder, expansion = ResultFolder(tmp_path), study_of(6, Search(last=16, per_octave=4))
     search_all(folder, expansion, LocalLauncher(), Quiet())
-    result = found(folder, expansion.searches[0])
+    result = search_result(folder, expansion.searches[0])
     assert (result.largest_fitting, result.smallest_out_of_memory) == (6, 7)
     assert sys.executable in tried(folder, expansion.searches)[0].launch.command  # type: ignore[union-attr]

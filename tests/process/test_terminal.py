@@ -923,7 +923,8 @@ def test_an_interrupted_study_leaves_the_terminal_clean(how: str, tmp_path: Path
         process.send_signal(signal.SIGTERM)
     assert process.wait(HANG_S) == 130
     lines = there.see(0.1).splitlines()
-    assert lines[-1] == "interrupted; finished runs are kept, the same command continues a study"
+    assert lines[-2].startswith("interrupted: 0 of ")
+    assert lines[-1].startswith("next: steelyard study ")
     assert not any("running" in line or "^C" in line for line in lines)
     assert there.terminal.column == 0
     assert there.terminal.cursor

@@ -182,7 +182,7 @@ def test_a_gpt_size_may_be_changed() -> None:
 
 
 def test_what_cannot_be_built_is_refused_with_what_is_valid() -> None:
-    with pytest.raises(InputError, match=r"unknown size '3B'.*10M, 25M, 117M.*175B, custom"):
+    with pytest.raises(InputError, match=r"unknown size 3B.*10M, 25M, 117M.*175B, custom"):
         gpt.build("3B")
     with pytest.raises(InputError, match="heads: is missing"):
         gpt.build("custom", layers=2, width=32)
@@ -202,7 +202,7 @@ def test_what_cannot_be_built_is_refused_with_what_is_valid() -> None:
         vision.vit_l_16(resolution=225)
     with pytest.raises(InputError, match="width: is 100; valid: a multiple of 32"):
         vision.swin_t(width=100)
-    with pytest.raises(InputError, match="unknown size '3B'; valid: 1B, 8B"):
+    with pytest.raises(InputError, match="unknown size 3B; valid: 1B, 8B"):
         llama.build("3B")
     with pytest.raises(InputError, match="heads: is 32; valid: a multiple of 3"):
         llama.build("1B", groups=3)
@@ -210,9 +210,9 @@ def test_what_cannot_be_built_is_refused_with_what_is_valid() -> None:
         bert.base(width=100)
     with pytest.raises(InputError, match="layers: is 1; valid: at least 2"):
         detection.deformable_detr(layers=1)
-    with pytest.raises(InputError, match="unknown encoder 'resnet'"):
+    with pytest.raises(InputError, match="unknown encoder resnet"):
         segmentation.deeplab(encoder="resnet")
-    with pytest.raises(InputError, match=r"'resnet5O'; valid: .*resnet50"):
+    with pytest.raises(InputError, match=r"resnet5O; valid: .*resnet50"):
         timm_models.build("resnet5O")
 
 

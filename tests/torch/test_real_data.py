@@ -485,7 +485,7 @@ def test_too_few_classes_are_refused(place: Path, capsys: pytest.CaptureFixture[
         (["--data", "cifar10:/does/not/exist"], "is not a folder"),
         (
             ["--data", "device", "--target", "0.5", "--epochs", "2"],
-            "--target: evaluation needs training on real data",
+            "--target: needs training on real data",
         ),
         (["--data", "cifar10:c10", "--target", "0.5"], "budget.epochs"),
         (["--data", "cifar10:~nobody-of-that-name/x"], "no such user"),

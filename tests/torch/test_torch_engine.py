@@ -530,10 +530,10 @@ def test_threads_that_nobody_set_are_a_share_of_the_cores(
             "model.wide: unknown option; valid: width, depth; model.deep: unknown option",
         ),
         ({"model": {"width": 0}}, "width: is 0; valid: at least 1"),
-        ({"attention": "flash"}, "'tiny' does not call scaled_dot_product_attention"),
+        ({"attention": "flash"}, "tiny does not call scaled_dot_product_attention"),
         (
             {"workload": "gpt", "model": SMALL_GPT, "attention": "efficient"},
-            "has no efficient attention for this model in float32 on the device 'cpu'",
+            "has no efficient attention for this model in float32 on the device cpu",
         ),
     ],
 )
@@ -554,11 +554,11 @@ def test_a_torch_that_cannot_cast_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch, "autocast", refuse)
     with pytest.raises(
-        InputError, match=r"(?s)does not support autocast to fp16 on the device 'cpu'.*use --precision bf16"
+        InputError, match=r"(?s)does not support autocast to fp16 on the device cpu.*use --precision bf16"
     ):
         Precision(spec_of(precision="fp16", mode="infer", autocast=True), CPU)
     monkeypatch.setattr(torch.Tensor, "__matmul__", refuse)
-    with pytest.raises(InputError, match="does not support matrix products in fp16 on the device 'cpu'"):
+    with pytest.raises(InputError, match="does not support matrix products in fp16 on the device cpu"):
         Precision(spec_of(precision="fp16", mode="infer"), CPU)
     monkeypatch.delattr(torch.amp, "GradScaler")
     with pytest.raises(InputError, match=r"(?s)has GradScaler for CUDA only.*use --precision bf16"):

@@ -115,7 +115,7 @@ def test_a_run_on_the_cpu(simulate: Callable[[RunSpec], RunRecord]) -> None:
     assert rate is not None
     assert flops.value == pytest.approx(44_800 * rate)
     share = record.quantities["model_flops_utilisation"]
-    assert (share.value, share.reason) == (None, "the fp32 peak of 'cpu' is not known")
+    assert (share.value, share.reason) == (None, "the fp32 peak of cpu is not known")
     assert [phase.name for phase in record.phases[:4]] == ["setup", "compile", "steps", "crosscheck"]
 
 
@@ -178,10 +178,10 @@ def test_padding_is_no_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "reason", "flops_known"),
     [
-        ((effect(), DeviceFacts(name="odd"), MODEL), "the fp32 peak of 'odd' is not known", True),
-        ((effect(matmul_dtype="float64"), DEVICE, MODEL), "the fp64 peak of 'Scripted 9000' is not known", True),
-        ((DEVICE, MODEL), "the unknown peak of 'Scripted 9000' is not known", True),
-        ((effect(), MODEL), "the fp32 peak of 'this device' is not known", True),
+        ((effect(), DeviceFacts(name="odd"), MODEL), "the fp32 peak of odd is not known", True),
+        ((effect(matmul_dtype="float64"), DEVICE, MODEL), "the fp64 peak of Scripted 9000 is not known", True),
+        ((DEVICE, MODEL), "the unknown peak of Scripted 9000 is not known", True),
+        ((effect(), MODEL), "the fp32 peak of this device is not known", True),
         (
             (effect(), DEVICE, dataclasses.replace(MODEL, flops_per_sample=None, method="unknown: no")),
             "FLOPs unknown: unknown: no",
@@ -298,6 +298,7 @@ def test_without_settings_nothing_is_said_of_them(tmp_path: Path) -> None:
         ({"loader": Loader(place="host", workers=1)}, {"cpu.usable": "1"}, "at most 0 loader workers"),
         ({"loader": Loader(place="host", workers=1)}, {"cpu.usable": "2", "cgroup.cpu_quota": "none"}, None),
         ({"loader": Loader(place="host", workers=9)}, {}, None),
+        # A rank may see only the CPUs that are its own; the load is that of the node.
         ({"devices": 9, "loader": Loader(place="host")}, {"cpu.usable": "1"}, None),
         # Each rank is bound to the CPUs of its NUMA node and sees only these.
         (

@@ -104,7 +104,7 @@ def test_by_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
         ("my.py:build", {}, "model.hidden: is missing; valid: --model hidden=VALUE"),
         ("my.py:only_a_module", {"x": 1}, "model.x: unknown option; valid: hidden"),
         ("my.py:three", {"x": 1}, "model.x: unknown option; valid: none"),
-        ("my.py:not_a_function", {}, "my.py has no function 'not_a_function'"),
+        ("my.py:not_a_function", {}, "my.py has no function not_a_function"),
         ("my.py:only_a_module", {}, "returned Linear; next: return (module, loss, optimizer, batch)"),
         ("my.py:three", {}, "returned tuple; next: return (module, loss, optimizer, batch)"),
     ],
@@ -167,7 +167,7 @@ def test_a_changed_file_is_read_again(folder: Path, simulate: Callable[[RunSpec]
         (["run", "mine/my:build"], "must name a function"),
         (["run", "./my.py:not-a-name"], "must name a function"),
         (["run", "./my.py:build", "--set", "source.path=/etc/passwd"], "source: is set by steelyard"),
-        (["run", "./my.py:build", "--device", "sim", "--mode", "generate"], "does not run the mode 'generate'"),
+        (["run", "./my.py:build", "--device", "sim", "--mode", "generate"], "does not run the mode generate"),
         (["run", "./my.py:build", "--model", "hidden"], "KEY=VALUE"),
     ],
 )

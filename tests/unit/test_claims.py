@@ -724,7 +724,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         f'kind = "efficiency"\npublished = "89"\n{DEVICES}',
         "is not a fraction",
     ),
-    "two values": (SWEEP, f'{BATCH}value = 8\npublished = "16"\n', "the claimed value is '8'"),
+    "two values": (SWEEP, f'{BATCH}value = 8\npublished = "16"\n', 'the claimed value is "8"'),
     "best of what is not known to be good": (
         rows_of("hops", "", "X,1,fp16,8,30", "X,1,fp16,16,20"),
         BEST8.replace("throughput", "hops"),

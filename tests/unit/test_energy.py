@@ -748,7 +748,7 @@ def test_energy_of_the_run_beside_the_steady_throughput_is_told(simulate: Simula
     mixed = dataclasses.replace(record, quantities=record.quantities | {"energy_per_sample": wrong})
     found = [finding for finding in check("run", mixed) if finding.code == "SY407"]
     assert [finding.message for finding in found] == [
-        "energy_per_sample covers 'run', which includes compilation; the throughput covers 'steady'"
+        "energy_per_sample covers run, which includes compilation; the throughput covers steady"
     ]
 
 

@@ -150,7 +150,7 @@ def test_cells_are_not_ranked_within_their_intervals(simulate: Simulate) -> None
             for cell, power in powers.items()
             for number, record in enumerate(jobs(simulate, device(), power=power))
         ]
-        return " ".join(energy_lines(energy_cells(summarise(both), {}), None)[:4])
+        return " ".join(" ".join(energy_lines(energy_cells(summarise(both), {}), None)[:4]).split())
 
     assert "tied, no difference shown" in said(303.0)
     assert "Best: sim.power.compute_w=150.0 at" in said(150.0)

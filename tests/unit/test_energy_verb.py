@@ -273,10 +273,10 @@ def test_several_cells_are_compared_only_where_they_count_the_same() -> None:
     text = energy_lines(energy_cells(summarise(jobs), scopes), None)
     said = " ".join(" ".join(text).split())
     assert said.startswith(
-        "2 of 3 configurations have an energy. No reliable best: none of 3 configurations is reliable"
+        "Energy was measured for 2 of 3 configurations. No reliable best: none of 3 configurations is reliable"
     )
     assert "batch=16 measured lowest 1.000 J/sample, but is unreliable: 1 of the 3 jobs that a ranking needs" in said
-    assert "batch=32: no energy: the record has no energy: it was not watched" in "\n".join(text)
+    assert "batch=32: no energy: this run had no sensor" in "\n".join(text)
     text = energy_lines(energy_cells(summarise(jobs), {**scopes, "b-0": ("module",)}), None)
     assert "cannot be compared" in " ".join(" ".join(text[:2]).split())
     assert all(len(line) <= 80 for line in text)

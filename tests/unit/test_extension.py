@@ -44,8 +44,9 @@ def test_a_study_that_is_complete_needs_nothing(simulate: Simulate) -> None:
     study = study_of()
     extension = find_extension(study, made(simulate, study))
     assert extension.needs == extension.lost == ()
-    assert " ".join(extension_lines(extension, "steelyard study s.toml")) == (
-        "Nothing to add: every configuration has 3 jobs, none too short or with a trend."
+    assert " ".join(" ".join(extension_lines(extension, "steelyard study s.toml")).split()) == (
+        "Nothing to add: every configuration has 3 jobs, none too short or with a trend. For longer jobs, raise "
+        "budget.max_seconds in the study."
     )
 
 
@@ -87,7 +88,7 @@ def test_short_jobs_are_repeated_with_a_longer_budget_and_replaced_in_the_table(
     )
     assert len({spec.seed for spec in (*study.runs, *further.runs)}) == 8
     cells = summarise([*short, *made(simulate, further)])
-    by_name = {cell.cell: cell for cell in cells}
+    by_name = {cell.name: cell for cell in cells}
     assert [by_name[need.cell.name].shorter for need in (few, slow)] == [0, 2]
     assert {record.steps_seen for record in by_name[slow.cell.name].records} == {35}
     assert set(labels(cells).values()) == {"sim.step_time_s=0.01", "sim.step_time_s=20.0"}

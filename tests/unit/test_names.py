@@ -84,7 +84,7 @@ def test_names_of_other_tools_are_answered_with_ours(theirs: str, ours: str) -> 
         (["run", "tiny", "--device", "2"], "did you mean devices?"),
         (["run", "mlp"], "next: steelyard workloads"),
         (["expect", "gpt", "--set", "zzz=1"], "next: steelyard explain settings"),
-        (["audit", "ranks.csv"], "unknown column 'ranks'; did you mean devices?"),
+        (["audit", "ranks.csv"], 'unknown column "ranks"; did you mean devices?'),
         (["audit", "zzz.csv"], "`steelyard explain settings` lists the others"),
     ],
 )

@@ -157,6 +157,22 @@ HTML = """<h2>Runs</h2><table><tr><th rowspan=2>GPUs</th><th colspan=2>Throughpu
 TSV = "GPUs\tThroughput (img/s)\t\n\tFP32\tmixed\n1\t1,000\t2000 ± 3\n8\t7.9k\t15500\n"
 
 
+@pytest.mark.parametrize(
+    "caption",
+    [
+        r"\caption{BERT, FP16}",
+        r"\caption*{BERT, FP16}",
+        r"\captionof{table}{BERT, FP16}",
+        r"\captionsetup{font=small}\caption{BERT, FP16}",
+        r"\caption[Short {x}]{BERT, FP16}",
+    ],
+)
+def test_the_caption_of_a_table_is_its_text(caption):
+    body = r"\begin{tabular}{rr} GPUs & Throughput (img/s) \\ \midrule 1 & 100 \\ 2 & 190 \\ \end{tabular}"
+    for text in (caption + body, body + caption):
+        assert [grid.caption for grid in parse_any(text, "t.tex").table.grids] == ["BERT, FP16"]
+
+
 @pytest.mark.parametrize(("text", "name"), [(LATEX, "t.tex"), (HTML, "t.html"), (TSV, "t.tsv")])
 def test_headings_over_several_lines_and_columns(text, name):
     wanted = {
@@ -243,7 +259,7 @@ def test_the_base_of_a_speedup_is_saved():
     ("maps", "said"),
     [
         ("Speed", "is not Heading=meaning"),
-        ("Speed=throughput[images/s]", "no heading 'Speed'"),
+        ("Speed=throughput[images/s]", 'no heading "Speed"'),
         ("Comment=throughput[furlongs]", "unknown unit"),
         ("Comment=throughput[s]", "cannot be in s"),
         ("Comment=troughput", "unknown meaning"),

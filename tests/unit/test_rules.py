@@ -177,7 +177,10 @@ def test_explain_refuses_what_is_no_code(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["explain", "SY999"]) == 2
     said = capsys.readouterr().err
     assert "SY999: unknown code or schema" in said
-    assert "next: steelyard explain" in said
+    assert said.endswith("next: steelyard explain\n")
+    assert main(["explain", "SY1O3"]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("did you mean SY103?\nnext: steelyard explain SY103\n")
 
 
 def test_findings_are_printed_like_a_linters() -> None:

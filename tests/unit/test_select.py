@@ -65,7 +65,7 @@ def folder(simulate: Simulate, tmp_path: Path) -> ResultFolder:
     ],
 )
 def test_what_is_selected(folder: ResultFolder, text: str, cells: list[str]) -> None:
-    assert sorted(cell.cell for cell in select(folder, text)) == cells
+    assert sorted(cell.name for cell in select(folder, text)) == cells
 
 
 def test_a_run_is_that_run_alone(folder: ResultFolder) -> None:

@@ -116,6 +116,13 @@ def test_what_is_not_clear_is_refused_with_the_reason(text: str, says: str) -> N
     assert says in str(caught.value)
 
 
+def test_a_side_without_the_figure_is_named() -> None:
+    text = "accelerator,devices,model,batch,metric,value,unit\nX1,1,r,8,energy,9,J\n"
+    text += "Y1,1,r,8,throughput,10,images/s\nY1,1,r,16,throughput,12,images/s\n"
+    with pytest.raises(NotUnderstoodError, match="no row has"):
+        read_sentence("X1 is up to 3x faster than Y1", parse_table(text, "t.csv"), "c")
+
+
 def test_no_word_is_passed_over() -> None:
     """A word that changes the meaning, put anywhere into a sentence, is never dropped."""
     words = ["3.9x", "on", "4", "GPUs", "for", "FP32", "scaling"]

@@ -88,7 +88,7 @@ def test_independent_ranks_do_not_wait_for_each_other(simulate: Simulate) -> Non
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"workload": "sim", "device": "cpu"}, "'cpu' does not run the workload 'sim'; valid: sim or auto"),
+        ({"workload": "sim", "device": "cpu"}, "cpu does not run the workload sim; valid: sim or auto"),
         ({"workload": "gpt", "device": "sim", "mode": "generate"}, "mode: the simulated device does not run"),
         ({"workload": "matmul", "device": "sim", "mode": "ceiling"}, "mode: the simulated device does not run"),
         ({"mode": "load", "loader": Loader(place="host")}, "mode: the simulated device does not run"),

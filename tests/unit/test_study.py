@@ -90,6 +90,10 @@ def test_a_single_run_follows_those_that_are_there() -> None:
         return [r.run_id[-5:] for r in single_run({}, study="a", seed=0, repeats=2, taken=lambda _: taken).runs]
 
     cell = single_run({}, study="a", seed=0, repeats=1, taken=lambda _: set()).cells[0].name
+    longer = {"budget": {"max_seconds": 600, "min_steps": 5000}, "time_limit_s": 900}
+    assert single_run(longer, study="a", seed=0, repeats=1, taken=lambda _: set()).cells[0].name == cell
+    epochs = {"workload": "tiny", "epoch_samples": 64, "budget": {"epochs": 2}}
+    assert single_run(epochs, study="a", seed=0, repeats=1, taken=lambda _: set()).cells[0].name != cell
     assert made(set()) == ["r0000", "r0001"]
     assert made({f"{cell}-r0000", f"{cell}-r0001"}) == ["r0002", "r0003"]
     assert made({f"{cell}-r0001", "another-r0007"}) == ["r0002", "r0003"]

@@ -222,7 +222,7 @@ def test_on_accelerators_other_threads_are_a_warning(simulate: Simulate) -> None
     assert (found.code, found.severity) == ("SY119", "warning")
     (curve,) = scaling(summarise(records))
     text = answer(curve)
-    assert "above 100 %, besides the devices, these differ: threads 8 vs 4." in text
+    assert "More than 100 % is not plausible: besides the devices, threads 8 vs 4." in text
     assert "loss" not in text
     assert curve.doubts == ()
 
@@ -230,7 +230,9 @@ def test_on_accelerators_other_threads_are_a_warning(simulate: Simulate) -> None
 def test_more_than_all_without_a_cause_is_provisional(simulate: Simulate) -> None:
     (curve,) = scaling(summarise(measured(simulate, "cuda", 1, 4, 0.02) + measured(simulate, "cuda", 2, 4)))
     assert curve.doubts == ("an efficiency above 100 %, whose cause is not known",)
-    assert answer(curve).endswith("That is above 100 %, cause not known. Provisional until the cause is known.")
+    assert answer(curve).endswith(
+        "More than 100 % is not plausible: the cause is not known. Provisional until the cause is known."
+    )
 
 
 def test_two_machines_may_have_other_cpus(simulate: Simulate) -> None:
@@ -272,8 +274,8 @@ def test_a_ranking_names_what_differs_although_nobody_varied_it(simulate: Simula
 def test_a_comparison_names_what_differs_with_its_factor(simulate: Simulate) -> None:
     a, b = (row_of(summarise(measured(simulate, "cuda", ranks, 4))[0]) for ranks in (1, 2))
     told = " ".join(lines(compare([a], [b], factor="devices"), "A", "B"))
-    assert "Factor: devices; figure: throughput Differs with it: global_batch 32 vs 64" in told
+    assert "Factor: devices (with it global_batch 32 vs 64); figure: throughput" in told
     b = dataclasses.replace(b, settings={**a.settings, "accumulation": 2, "global_batch": 64})
     told = " ".join(lines(compare([a], [b], factor="batches"), "A", "B"))
-    assert "Differs with it: global_batch 32 vs 64, accumulation 1 vs 2" in told
+    assert "Factor: batches (global_batch 32 vs 64, accumulation 1 vs 2)" in told
     assert "accumulation 1 vs 2 (SY104)" in " ".join(lines(compare([a], [b], factor="batch"), "A", "B"))

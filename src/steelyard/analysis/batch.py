@@ -17,7 +17,7 @@ from steelyard.contracts.observe import MEASURED
 from steelyard.errors import InputError, Problem
 from steelyard.rules.rule import SEVERITIES, check
 from steelyard.rules.table.row import Pair
-from steelyard.rules.table.settings import confounders
+from steelyard.rules.table.settings import carried_along, confounders, shown
 from steelyard.stats.knee import MIN_POINTS, BatchTimes, Knee, knee
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class BatchCurve:
     smallest_out_of_memory: int | None
     findings: tuple[Finding, ...]
     """What differs besides the batch, and errors that keep a configuration out of the knee."""
+    beside: tuple[str, ...] = ()
+    """What changes with the batch: the accumulation may, against it, so that a step has the same samples."""
 
     alone: tuple[str, ...] = ()
     """Configurations of the selection that are on no curve."""
@@ -113,8 +115,8 @@ def batch_curves(cells: Sequence[CellSummary], share: float = SHARE) -> list[Bat
         return [batch_curve(cells, share)]
     curves = [batch_curve(group, share, label) for label, group in groups]
     curves.sort(key=lambda curve: -max(entry.throughput.value or 0.0 for entry in curve.cells))
-    names, on_curves = labels(cells), {cell.cell for _, group in groups for cell in group}
-    alone = tuple(names[cell.cell] for cell in cells if cell.cell not in on_curves)
+    names, on_curves = labels(cells), {cell.name for _, group in groups for cell in group}
+    alone = tuple(names[cell.name] for cell in cells if cell.name not in on_curves)
     return [*curves[:-1], dataclasses.replace(curves[-1], alone=alone)]
 
 
@@ -128,14 +130,14 @@ def batch_curve(cells: Sequence[CellSummary], share: float = SHARE, label: str =
         raise InputError("--share is not valid", problems=(problem,))
     ordered = sorted(cells, key=lambda cell: cell.records[0].spec.batch)
     differing = _differing(ordered)
-    blocked = any(found.severity == "error" for found in differing)
+    blocked = any(finding.severity == "error" for finding in differing)
     if not blocked:
         _refuse_twice(ordered)
     usable = [] if blocked else _usable(ordered)
-    found = None if blocked else knee([_collect_times(cell) for cell in usable], share)
+    bend = None if blocked else knee([_collect_times(cell) for cell in usable], share)
     asymptote = None
-    if found is not None and found.asymptote is not None:
-        asymptote = found.asymptote * _per_micro_batch(ordered[0])
+    if bend is not None and bend.asymptote is not None:
+        asymptote = bend.asymptote * _per_micro_batch(ordered[0])
     curve = []
     for cell in ordered:
         peaks = [record.memory.peak_bytes for record in cell.records if record.memory and record.memory.peak_bytes]
@@ -150,17 +152,18 @@ def batch_curve(cells: Sequence[CellSummary], share: float = SHARE, label: str =
         )
         curve.append(entry)
     reaching = []
-    if found is not None and found.answer == "found" and found.value is not None:
-        least = found.value * (1 - 1e-9)
+    if bend is not None and bend.answer == "found" and bend.value is not None:
+        least = bend.value * (1 - 1e-9)
         reaching = [entry.batch for entry in curve if entry.used and entry.batch >= least]
     return BatchCurve(
         label=label,
         cells=tuple(curve),
-        knee=found,
+        knee=bend,
         asymptote=asymptote,
         smallest_reaching=min(reaching, default=None),
         largest_fitting=max((entry.batch for entry in curve if entry.fits), default=None),
         smallest_out_of_memory=min((entry.batch for entry in curve if entry.out_of_memory), default=None),
+        beside=_beside(ordered),
         findings=(*differing, *(blocking for cell in ordered for blocking in _blocking(cell))),
     )
 
@@ -176,8 +179,8 @@ def _collect_times(cell: CellSummary) -> BatchTimes:
     """Return the step times of the whole job, one per job."""
     spec = cell.records[0].spec
     measured = [record for record in cell.records if record.status.code in MEASURED]
-    found = [record.quantities["throughput"].value for record in measured if "throughput" in record.quantities]
-    rates = [rate for rate in found if rate]
+    values = [record.quantities["throughput"].value for record in measured if "throughput" in record.quantities]
+    rates = [rate for rate in values if rate]
     return BatchTimes(float(spec.batch), tuple(spec.batch * _per_micro_batch(cell) / rate for rate in rates))
 
 
@@ -194,21 +197,29 @@ def _differing(cells: Sequence[CellSummary]) -> tuple[Finding, ...]:
     others = [sum(bool(confounders(Pair(row, other, FACTOR))) for other in rows) for row in rows]
     completed = [n for n, row in enumerate(rows) if row.status == "completed"] or list(range(len(rows)))
     base = rows[min(completed, key=lambda n: others[n])]
-    found: dict[tuple[str, ...], list[Finding]] = {}
+    by_difference: dict[tuple[str, ...], list[Finding]] = {}
     for row in rows:
         # What follows from the batch (the global batch) is in the message, but is not a difference of its own.
         keys = tuple(sorted(f"{key.key}={key.b}" for key in confounders(Pair(base, row, FACTOR))))
         for entry in _against(base, row):
             same = keys if keys and entry.code.startswith("SY1") else (entry.message,)
-            found.setdefault((entry.code, *same), []).append(entry)
+            by_difference.setdefault((entry.code, *same), []).append(entry)
     once = []
-    for entries in found.values():
+    for entries in by_difference.values():
         # The shortest message represents all.
         first = min(entries, key=lambda entry: len(entry.message))
-        more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
+        others_too = len({entry.place for entry in entries}) - 1
+        more = f" and {others_too} more" if others_too else ""
         once.append(dataclasses.replace(first, place=first.place + more))
     order = list(SEVERITIES)
     return tuple(sorted(once, key=lambda entry: (order.index(entry.severity), entry.code)))
+
+
+def _beside(cells: Sequence[CellSummary]) -> tuple[str, ...]:
+    """Return the chosen settings that change with the batch without being a difference of their own."""
+    base, *others = map(row_of, cells)
+    keys = {one.key for row in others for one in carried_along(Pair(base, row, FACTOR))} - {"global_batch"}
+    return tuple(f"{key} {' vs '.join(shown(row.get(key)) for row in (base, *others))}" for key in sorted(keys))
 
 
 def _blocking(cell: CellSummary) -> list[Finding]:

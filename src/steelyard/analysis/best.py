@@ -171,23 +171,23 @@ def rank(
     those of the cells, if they are already made.
     """
     names, factors = labels(cells), _factors(cells)
-    rows = {cell.cell: row_of(cell) if rows is None else rows[cell.cell] for cell in cells}
-    measured = {entry.cell.cell: entry for entry in energies}
+    rows = {cell.name: row_of(cell) if rows is None else rows[cell.name] for cell in cells}
+    measured = {entry.cell.name: entry for entry in energies}
     scopes = {name: entry.scope for name, entry in measured.items() if entry.main.value is not None}
-    found = []
+    rankings = []
     groups = _groups(cells, rows, scopes)
     for label, group in groups:
         entries = []
         for cell in group:
-            energy = measured.get(cell.cell)
-            figure, reasons = _figure(cell, rows[cell.cell], by, tariff, energy)
+            energy = measured.get(cell.name)
+            figure, reasons = _figure(cell, rows[cell.name], by, tariff, energy)
             counts = energy.counts if energy is not None else {}
             jobs = counts.get(METRICS[by], 0) if by == "energy" else rated(cell.records)
-            entries.append(Ranked(cell, names[cell.cell], figure, reasons, jobs if figure.value is not None else 0))
-        made = {cell.cell: _row(rows[cell.cell], by, tariff) for cell in group}
+            entries.append(Ranked(cell, names[cell.name], figure, reasons, jobs if figure.value is not None else 0))
+        made = {cell.name: _row(rows[cell.name], by, tariff) for cell in group}
         ranking = _ranking(entries, made, by, label if len(groups) > 1 else "", _basis(by, tariff, group, scopes))
-        found.append(replace(ranking, besides=_besides(ranking, made, factors)))
-    return sorted(found, key=lambda ranking: (not ranking.reliable, -len(ranking.entries)))
+        rankings.append(replace(ranking, besides=_besides(ranking, made, factors)))
+    return sorted(rankings, key=lambda ranking: (not ranking.reliable, -len(ranking.entries)))
 
 
 def fastest_first(cells: Sequence[CellSummary]) -> list[CellSummary]:
@@ -219,7 +219,7 @@ def remedy(cell: CellSummary) -> str:
 
     An error is explained. Otherwise it lacks jobs, or its jobs have a trend and must be longer.
     """
-    codes = [found.code for found in cell.findings if found.severity == "error"]
+    codes = [finding.code for finding in cell.findings if finding.severity == "error"]
     if codes:
         return f"steelyard explain {codes[0]}"
     measured = [record for record in cell.records if record.status.code in MEASURED]
@@ -239,14 +239,14 @@ def _jobs(cell: CellSummary) -> int:
 
 def _jobs_to_part(entries: Sequence[Ranked], count: int) -> int | None:
     """Return how many jobs would part the first two of `count`, if difference and noise stay; None: too many."""
-    found, jobs = entries[1].relative, _jobs(entries[1].cell)
-    far = None if found is None else found.low if found.value < 1 else found.high
-    if found is None or not far or found.value == 1:
+    relative, jobs = entries[1].relative, _jobs(entries[1].cell)
+    far = None if relative is None else relative.low if relative.value < 1 else relative.high
+    if relative is None or not far or relative.value == 1:
         return None
-    level, half = _level(count), abs(math.log(far / found.value))
+    level, half = _level(count), abs(math.log(far / relative.value))
     for more in range(jobs + 1, MAX_JOBS + 1):
         shrunk = student_t(level, 2.0 * more - 2) / student_t(level, 2.0 * jobs - 2) * math.sqrt(jobs / more)
-        if half * shrunk < abs(math.log(found.value)):
+        if half * shrunk < abs(math.log(relative.value)):
             return more
     return None
 
@@ -278,18 +278,18 @@ def _figure(
     return _inverse(rate, MILLION / HOUR_S / per_device, "device-hours per million samples"), cell.unreliable
 
 
-def _energy(cell: CellSummary, found: CellEnergy | None) -> tuple[Quantity, tuple[str, ...]]:
-    figure = found.figures.get("energy_per_sample") if found is not None else None
-    if found is None or figure is None or figure.value is None:
-        why = found.main.reason if found is not None and found.main.value is None else "no energy per sample"
+def _energy(cell: CellSummary, energy: CellEnergy | None) -> tuple[Quantity, tuple[str, ...]]:
+    figure = energy.figures.get("energy_per_sample") if energy is not None else None
+    if energy is None or figure is None or figure.value is None:
+        why = energy.main.reason if energy is not None and energy.main.value is None else "no energy per sample"
         unknown = Quantity(value=None, unit="J/sample", scope="job", window="steady", aggregation="sum", reason=why)
         return unknown, (f"no energy: {why}" if cell.throughput.value is not None else _ended(cell),)
     doubts: tuple[str, ...] = ()
-    if found.verdict != "valid":
+    if energy.verdict != "valid":
         reasons = figure.validity.reasons if figure.validity is not None else ()
-        doubts = (": ".join((f"{found.verdict} energy", *reasons[:1]))[:LONGEST_REASON],)
-    if found.left_out:
-        doubts += (f"{len(found.left_out)} of its jobs have no valid energy",)
+        doubts = (": ".join((f"{energy.verdict} energy", *reasons[:1]))[:LONGEST_REASON],)
+    if energy.left_out:
+        doubts += (f"{len(energy.left_out)} of its jobs have no valid energy",)
     return figure, (*cell.unreliable, *doubts)
 
 
@@ -313,9 +313,11 @@ def _inverse(quantity: Quantity, factor: float, unit: str) -> Quantity:
 
 
 METRICS: dict[By, str] = {
-    "throughput": "throughput", "efficiency": "throughput_per_device", "cost": "throughput_per_device",
+    "throughput": "throughput",
+    "efficiency": "throughput_per_device",
+    "cost": "throughput_per_device",
     "energy": "energy_per_sample",
-}  # fmt: skip
+}
 
 
 def _row(row: Row, by: By, tariff: Tariff | None) -> Row:
@@ -332,7 +334,7 @@ def _basis(by: By, tariff: Tariff | None, cells: Sequence[CellSummary], scopes: 
     if by == "efficiency":
         return "throughput per device"
     if by == "energy":
-        measured = dict.fromkeys(scopes[cell.cell] for cell in cells if cell.cell in scopes)
+        measured = dict.fromkeys(scopes[cell.name] for cell in cells if cell.name in scopes)
         return f"energy per sample ({', '.join(measured) or 'not measured'})"
     if tariff is None:
         return "time on devices; no price is recorded: use --site"
@@ -348,13 +350,13 @@ def _groups(
     """Group configurations that do the same work. A run that ended early states less, and joins what it fits."""
     keys = _apart(cells)
     groups: dict[tuple[str, ...], list[CellSummary]] = {}
-    lacking = {cell.cell for cell in cells if cell.throughput.value is None or (scopes and cell.cell not in scopes)}
+    lacking = {cell.name for cell in cells if cell.throughput.value is None or (scopes and cell.name not in scopes)}
     # Those with results first.
-    for cell in sorted(cells, key=lambda cell: cell.cell in lacking):
-        row = rows[cell.cell]
-        mine = [row.get(key) for key in keys] + [scopes.get(cell.cell)]
-        if cell.cell in lacking:
-            fitting = (group for group in groups.values() if _fits(row, rows[group[0].cell], keys))
+    for cell in sorted(cells, key=lambda cell: cell.name in lacking):
+        row = rows[cell.name]
+        mine = [row.get(key) for key in keys] + [scopes.get(cell.name)]
+        if cell.name in lacking:
+            fitting = (group for group in groups.values() if _fits(row, rows[group[0].name], keys))
             if (group := next(fitting, None)) is not None:
                 group.append(cell)
                 continue
@@ -387,14 +389,14 @@ def _besides(ranking: Ranking, rows: dict[str, Row], factors: set[str]) -> tuple
     """Return what differs from the best although nobody varied it and it does not follow from what was varied."""
     if not ranking.reliable:
         return ()
-    best, *others = (rows[entry.cell.cell] for entry in ranking.reliable)
-    found: dict[str, str] = {}
+    best, *others = (rows[entry.cell.name] for entry in ranking.reliable)
+    besides: dict[str, str] = {}
     for row in others:
         differing = [confounders(Pair(best, row, factor)) for factor in factors] or [(*differences(best, row),)]
         for one in differing[0]:
             if one.role in IN_EFFECT and all(one in each for each in differing):
-                found.setdefault(one.key, str(one))
-    return tuple(found.values())
+                besides.setdefault(one.key, str(one))
+    return tuple(besides.values())
 
 
 def _fits(row: Row, other: Row, keys: Iterable[str]) -> bool:
@@ -431,31 +433,31 @@ def _comparable(
     expelled: list[Ranked] = []
     while entries:
         best, *others = entries
-        found = [(entry, _checked(entry, best, rows, METRICS[by])) for entry in others]
-        place = rows[best.cell.cell].place
-        own = [one for _, telling in found for one in telling if one.severity == "error" and one.place == place]
+        checked = [(entry, _checked(entry, best, rows, METRICS[by])) for entry in others]
+        place = rows[best.cell.name].place
+        own = [one for _, telling in checked for one in telling if one.severity == "error" and one.place == place]
         if own:
             expelled.append(replace(best, reasons=(own[0].message,), code=own[0].code))
             entries = others
             continue
         entries = [best]
-        for entry, telling in found:
+        for entry, telling in checked:
             if errors := [one for one in telling if one.severity == "error"]:
                 reasons = tuple(f"not comparable with the best: {one.message}" for one in errors)
                 expelled.append(replace(entry, reasons=reasons, code=errors[0].code))
             else:
                 entries.append(entry)
-        warnings = [one for _, telling in found for one in telling if one.severity != "error"]
+        warnings = [one for _, telling in checked for one in telling if one.severity != "error"]
         return entries, expelled, tuple({one.code: replace(one, place="") for one in warnings}.values())
     return [], expelled, ()
 
 
 def _checked(entry: Ranked, best: Ranked, rows: dict[str, Row], metric: str) -> list[Finding]:
     """Return the errors and warnings about the comparison of a configuration with the best."""
-    found = check("pair", Pair(rows[best.cell.cell], rows[entry.cell.cell], metric=metric))
+    findings = check("pair", Pair(rows[best.cell.name], rows[entry.cell.name], metric=metric))
     families = (*FAMILIES, "SY4") if metric == METRICS["energy"] else FAMILIES
     return [
-        one for one in found if one.code.startswith(families) and one.code not in HANDLED and one.severity != "note"
+        one for one in findings if one.code.startswith(families) and one.code not in HANDLED and one.severity != "note"
     ]
 
 
@@ -474,9 +476,9 @@ def _against_best(entries: list[Ranked], rows: dict[str, Row], by: By) -> list[R
     if len(entries) < 2:
         return [replace(entry, relative=Estimate(1.0), tied=True) for entry in entries]
     level, metric = _level(len(entries)), METRICS[by]
-    own = [rows[entry.cell.cell] for entry in entries]
+    own = [rows[entry.cell.name] for entry in entries]
     first = [None, *(_ratio(own[0], row, metric, level) for row in own[1:])]
-    tied = [n for n, found in enumerate(first) if found is None or found.verdict not in WORSE]
+    tied = [n for n, ratio in enumerate(first) if ratio is None or ratio.verdict not in WORSE]
     bounded = len(tied) * len(entries) <= MAX_RATIOS
     made = []
     for n, entry in enumerate(entries):
@@ -488,8 +490,8 @@ def _against_best(entries: list[Ranked], rows: dict[str, Row], by: By) -> list[R
 
 
 def _ratio(a: Row, b: Row, metric: str, level: float) -> Ratio | None:
-    found = ratios(a, b, metric, RatioQuestion(level), only_job=True)
-    return next((ratio for ratio in found if ratio.answer != "none"), None)
+    candidates = ratios(a, b, metric, RatioQuestion(level), only_job=True)
+    return next((ratio for ratio in candidates if ratio.answer != "none"), None)
 
 
 def _ends(ratio: Ratio | None) -> tuple[float | None, float | None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from steelyard import plugins
 from steelyard.analysis.ratios import Ratio, RatioQuestion, ratios, sense
-from steelyard.errors import InputError, Problem
+from steelyard.errors import InputError, Problem, nearest, refusal
 from steelyard.inputs import synonyms
 from steelyard.rules.rule import check
 from steelyard.rules.table.row import Pair
@@ -42,10 +42,15 @@ How = Literal["as selected", "equal settings", "best against best", "nearest set
 # Names of options of `steelyard run` and fields of a spec.
 # Names of a study for what a row names otherwise, because its machine, model or data may be somebody else's.
 NAMED_OTHERWISE = {
-    "workload": "model", "device": "system", "data.format": "dataset", "data.path": "dataset",
-    "sim.input.samples_per_s": "input_rate", "sim.collective.message_bytes": "model_options",
-    "sim.memory.bytes_per_sample": "model_options", "sim.memory.fixed_bytes": "model_options",
-}  # fmt: skip
+    "workload": "model",
+    "device": "system",
+    "data.format": "dataset",
+    "data.path": "dataset",
+    "sim.input.samples_per_s": "input_rate",
+    "sim.collective.message_bytes": "model_options",
+    "sim.memory.bytes_per_sample": "model_options",
+    "sim.memory.fixed_bytes": "model_options",
+}
 # Settings that group rows by the same work before the best of a side is taken.
 GROUPED = ("work", "data", "amount", "arithmetic", "training")
 # Settings that people do not choose for a run.
@@ -142,7 +147,7 @@ def compare(
     first, second = _with_figure(a, b, metric, left_out)
     _require_option(factor, (*first, *second))
     if len(first) == len(second) and all(map(_same_row, first, second)):
-        what = first[0].place if len(first) == 1 else f"the same {len(first)} configurations"
+        what = "the same configuration" if len(first) == 1 else f"the same {len(first)} configurations"
         problem = Problem("selection", f"both sides are {what}", "two configurations, rows or runs that differ")
         raise InputError("there is nothing to compare", problems=(problem,))
     if len(first) == len(second) == 1:
@@ -160,7 +165,7 @@ def compare(
     if not made:
         _require_few(len(first), len(second), exact=False)
         # The pair with the fewest errors, to show its reasons.
-        pairs = [Pair(row_a, row_b, factor, metric) for row_a in first for row_b in second]
+        pairs = [Pair(one, other, factor, metric) for one in first for other in second if not _same_row(one, other)]
         nearest = min(pairs, key=lambda pair: (len(blocking(pair)), len(confounders(pair))))
         made = [judge("nearest settings", nearest)]
         told = tuple(f"{row.place} (" for row in (nearest.a, nearest.b))
@@ -208,6 +213,9 @@ def _with_figure(a: Sequence[Row], b: Sequence[Row], metric: str, left_out: list
                     why += f" in one or more of its {shown(jobs)} jobs"
                 left_out.append(f"{row.place} ({name}): {why}")
         sides.append(having)
+    known = sorted({name for row in (*a, *b) for name in row.figures})
+    if metric not in known and (near := nearest(metric, known)):
+        raise refusal(Problem("--metric", "no such figure", ", ".join(known), given=metric[:80], near=near))
     if not all(sides):
         common = set.intersection(*({m for row in rows for m in row.figures} for rows in (a, b)))
         problem = Problem("metric", "; ".join(left_out[:3]), ", ".join(sorted(common)) or "no metric is on both sides")
@@ -219,18 +227,18 @@ def _with_figure(a: Sequence[Row], b: Sequence[Row], metric: str, left_out: list
 def _judge(how: How, pair: Pair, *, force: bool, asked: RatioQuestion, counts: tuple[int, int] = (1, 1)) -> Comparison:
     """Judge one pair, and compute its ratios if the verdict allows."""
     findings = check("pair", pair)
-    severe = {found.severity for found in findings}
-    errors = {found.code for found in findings if found.severity == "error"}
+    severe = {finding.severity for finding in findings}
+    errors = {finding.code for finding in findings if finding.severity == "error"}
     made: list[Ratio] = []
     if errors <= {TREND} or force:
-        attached = tuple(found for found in findings if found.severity != "note")
+        attached = tuple(finding for finding in findings if finding.severity != "note")
         # Any of these pairs might have been the best one. If all their intervals hold together, that of the chosen
         # pair holds as well (Bonferroni).
         level = 1 - (1 - asked.level) / (counts[0] * counts[1])
-        found = ratios(pair.a, pair.b, pair.metric, replace(asked, level=level))
+        computed = ratios(pair.a, pair.b, pair.metric, replace(asked, level=level))
         # With a trend above the limit only a bound is valid.
         valid = ("bound",) if errors and not force else ("ratio", "bound", "none")
-        made = [replace(ratio, findings=attached) for ratio in found if ratio.answer in valid]
+        made = [replace(ratio, findings=attached) for ratio in computed if ratio.answer in valid]
     verdict: Verdict = "comparable"
     if errors:
         bound = errors == {TREND} and any(ratio.answer == "bound" for ratio in made)
@@ -239,7 +247,9 @@ def _judge(how: How, pair: Pair, *, force: bool, asked: RatioQuestion, counts: t
         verdict = "comparable with warnings"
     if not made:
         # Warnings may mention the ratio, which is not shown.
-        findings = tuple(found if found.severity == "error" else replace(found, evidence="") for found in findings)
+        findings = tuple(
+            finding if finding.severity == "error" else replace(finding, evidence="") for finding in findings
+        )
     forced = force and verdict == "not comparable"
     return Comparison(how, pair.a, pair.b, pair.factor, pair.metric, verdict, findings, tuple(made), forced)
 
@@ -291,8 +301,8 @@ def _pair_exactly(a: list[Row], b: list[Row], factor: str) -> list[tuple[int, in
     there: dict[tuple[str, ...], list[int]] = {}
     for j, row in enumerate(b):
         there.setdefault(tuple(shown(row.get(key)) for key in keys), []).append(j)
-    found = [(i, there.get(tuple(shown(row.get(key)) for key in keys), [])) for i, row in enumerate(a)]
-    return [(i, j) for i, same in found for j in same[:MAX_SAME]]
+    matches = [(i, there.get(tuple(shown(row.get(key)) for key in keys), [])) for i, row in enumerate(a)]
+    return [(i, j) for i, same in matches for j in same[:MAX_SAME]]
 
 
 def _same_row(a: Row, b: Row) -> bool:
@@ -312,15 +322,15 @@ def _best_pairs(a: list[Row], b: list[Row], factor: str, metric: str) -> list[tu
         common = [key for key in groups_a if key in groups_b]
         if common:
             break
-    found = []
+    pairs = []
     for key in common:
         rows_a, rows_b = groups_a[key], groups_b[key]
         if len(rows_a) > 1 and len(rows_b) > 1:
             # A setting that only one side varied does not count as chosen.
             tuned = _varied(rows_a) & _varied(rows_b)
             pair = Pair(_best(rows_a, metric), _best(rows_b, metric), factor, metric, tuned)
-            found.append((pair, (len(rows_a), len(rows_b))))
-    return found
+            pairs.append((pair, (len(rows_a), len(rows_b))))
+    return pairs
 
 
 def _groups(rows: list[Row], keys: list[str]) -> dict[tuple[str, ...], list[Row]]:
@@ -345,6 +355,15 @@ def _best(rows: list[Row], metric: str) -> Row:
     return (max if more else min)(reliable or rows, key=lambda row: row.figures[metric].value)
 
 
+def _same_value(entry: Comparison, key: str) -> bool:
+    a, b = entry.a.get(key), entry.b.get(key)
+    return a is not None and b is not None and alike(key, a, b) == "same"
+
+
+def _distinct(rows: Sequence[Row], keys: Sequence[str]) -> int:
+    return len({tuple(shown(row.get(key)) for key in keys) for row in rows})
+
+
 def _tell_apart(made: list[Comparison]) -> list[Comparison]:
     """Add the settings that distinguish the comparisons."""
     rows = [entry.a for entry in made if entry.how != "best against best"]
@@ -353,18 +372,20 @@ def _tell_apart(made: list[Comparison]) -> list[Comparison]:
         for key, role in SETTINGS.items()
         if role not in ("evidence", "environment") and len({shown(row.get(key)) for row in rows}) > 1
     ]
-    if "batch" in keys and "global_batch" in keys:
-        keys.remove("global_batch")
-    if "model" in keys and "task" in keys:
-        keys.remove("task")
+    # As few as tell all of them apart; those that both sides share say most.
+    keys.sort(key=lambda key: any(not _same_value(entry, key) for entry in made))
+    needed: list[str] = []
+    for key in keys:
+        if _distinct(rows, [*needed, key]) > _distinct(rows, needed):
+            needed.append(key)
     apart = []
     for entry in made:
         if entry.how != "best against best":
             shared = []
-            for key in keys:
+            for key in needed:
                 a, b = entry.a.get(key), entry.b.get(key)
-                same = a is not None and b is not None and alike(key, a, b) == "same"
-                shared.append(f"{key} " + (shown(a) if same or b is None else f"{shown(a)} against {shown(b)}"))
+                one = b is None or _same_value(entry, key)
+                shared.append(f"{key} " + (shown(a) if one else f"{shown(a)} against {shown(b)}"))
             entry = replace(entry, shared=tuple(shared))
         apart.append(entry)
     return apart

@@ -24,20 +24,20 @@ def state_evidence(measured: Sequence[RunRecord]) -> dict[str, float]:
         "throttled_percent": throttled,
         "clock_loss_percent": lost_clock,
     }
-    found: dict[str, float] = {}
+    percents: dict[str, float] = {}
     for key, share in shares.items():
         # A synchronous job waits for its slowest device.
         worst = [max((told for device in job if (told := share(device)) is not None), default=None) for job in jobs]
         known = [told for told in worst if told is not None]
         if known and len(known) == len(jobs):
-            found[key] = 100 * sum(known) / len(known)
+            percents[key] = 100 * sum(known) / len(known)
     limits = [
         device.limit_w / device.default_limit_w
         for job in jobs
         for device in job
         if device.limit_w is not None and device.default_limit_w
     ]
-    return found | ({"power_limit_percent": 100 * min(limits)} if limits else {})
+    return percents | ({"power_limit_percent": 100 * min(limits)} if limits else {})
 
 
 def throttled(device: DeviceConditions) -> float | None:

@@ -53,8 +53,8 @@ def compare_meters(
     if meter is not None:
         checks["meter"] = against_meter(record, raw, meter, scope)
     if slurm is not None:
-        found = against_slurm(record, raw, slurm, plugin)
-        checks |= {f"Slurm step {name}": check for name, check in found.items()}
+        steps = against_slurm(record, raw, slurm, plugin)
+        checks |= {f"Slurm step {name}": check for name, check in steps.items()}
     return checks
 
 
@@ -75,7 +75,7 @@ def against_slurm(record: RunRecord, raw: Path, path: Path, plugin: str | None) 
 def _own(record: RunRecord, raw: Path, name: str, start_s: float, stop_s: float) -> MeteredEnergy:
     quantity: Quantity | None = record.quantities.get(name) or record.quantities.get("energy_job")
     if quantity is None:
-        raise InputError(f"run {record.run_id} has no energy: it was not watched", next_step="steelyard doctor")
+        raise InputError(f"run {record.run_id} had no sensor", next_step="steelyard doctor")
     scopes: tuple[DomainScope, ...] = ()
     if quantity.validity is not None:
         with contextlib.suppress(SteelyardError, OSError):
@@ -91,8 +91,8 @@ def _window(record: RunRecord, raw: Path, phase: str | None) -> tuple[float, flo
     sampler = nodes[0].sampler
     if sampler is None or sampler.unix_s is None:
         raise InputError(f"run {record.run_id} has no wall-clock start time: a simulated clock has none")
-    found = [entry for entry in record.phases if phase is None or entry.name == phase]
-    if not found:
+    phases = [entry for entry in record.phases if phase is None or entry.name == phase]
+    if not phases:
         raise InputError(f"run {record.run_id} made no steps")
-    start_s, stop_s = min(entry.start_s for entry in found), max(entry.end_s for entry in found)
+    start_s, stop_s = min(entry.start_s for entry in phases), max(entry.end_s for entry in phases)
     return sampler.unix_s + start_s, sampler.unix_s + stop_s

@@ -28,16 +28,28 @@ MAIN = "energy_job"
 JOULES_PER_WH = 3600.0
 
 FIGURES = (
-    "energy_per_sample", "energy_per_sample_net", "energy_per_token", "power_job", "idle_power_job", "energy_device",
-    "energy_first_epoch", "energy_later_epochs",
-    "energy_compile", "energy_warmup", "energy_all_steps", MAIN, "energy_job_net", "energy_run", "energy_host",
-)  # fmt: skip
+    "energy_per_sample",
+    "energy_per_sample_net",
+    "energy_per_token",
+    "power_job",
+    "idle_power_job",
+    "energy_device",
+    "energy_first_epoch",
+    "energy_later_epochs",
+    "energy_compile",
+    "energy_warmup",
+    "energy_all_steps",
+    MAIN,
+    "energy_job_net",
+    "energy_run",
+    "energy_host",
+)
 """Quantities of a record that are averaged over jobs."""
 TURNED = {"samples_per_wh": ("energy_per_sample", "samples/Wh"), "tokens_per_wh": ("energy_per_token", "tokens/Wh")}
 """Work per energy is the inverse of the mean energy, as throughput is of times: a mean of rates would be too high."""
 
 UNSAID = "the record has no validity for its energy"
-NOT_WATCHED = "the record has no energy: it was not watched, or no sensor was looked for"
+NOT_WATCHED = "this run had no sensor"
 GPUS = ("cuda", "xpu")
 MAX_NAMED = 10_000
 
@@ -90,16 +102,16 @@ def _cell(cell: CellSummary, scopes: dict[str, tuple[DomainScope, ...]]) -> Cell
     records = [_with_warmup(record) for record in cell.records]
     used, left_out = _sorted_out(records)
     words = {record.run_id: scope_words(record, scopes.get(record.run_id, ())) for record in used}
-    found = [found for found in cell.findings if found.code.startswith("SY4")]
+    findings = [finding for finding in cell.findings if finding.code.startswith("SY4")]
     if len(set(words.values())) > 1:
-        several = ", ".join(f"{count} with {word!r}" for word, count in sorted(Counter(words.values()).items()))
+        several = ", ".join(f'{count} with "{word}"' for word, count in sorted(Counter(words.values()).items()))
         reason = f"the jobs do not measure the same: {several}; their energy cannot be averaged"
-        left_out += tuple(LeftOut(run_id, f"measures {word!r}") for run_id, word in words.items())
-        return CellEnergy(cell, {MAIN: _unknown(reason)}, {MAIN: 0}, left_out, "differs", tuple(found))
+        left_out += tuple(LeftOut(run_id, f'measures "{word}"') for run_id, word in words.items())
+        return CellEnergy(cell, {MAIN: _unknown(reason)}, {MAIN: 0}, left_out, "differs", tuple(findings))
     scope = next(iter(words.values()), "nothing")
     figures = energy_figures(used, left_out)
     counts = {name: _count(used, TURNED.get(name, (name,))[0]) for name in figures}
-    return CellEnergy(cell, figures, counts, left_out, scope, tuple(found))
+    return CellEnergy(cell, figures, counts, left_out, scope, tuple(findings))
 
 
 def _count(records: Sequence[RunRecord], name: str) -> int:
@@ -141,15 +153,15 @@ def _sorted_out(records: Sequence[RunRecord]) -> tuple[list[RunRecord], tuple[Le
 
 def why_not(record: RunRecord) -> str | None:
     """Return why the energy of a job does not count; None if it does."""
-    found = record.quantities.get(MAIN)
+    energy = record.quantities.get(MAIN)
     if record.status.code not in MEASURED:
         return f"the run ended as {record.status.code}"
-    if found is None:
+    if energy is None:
         return NOT_WATCHED
-    if found.value is None:
-        return found.reason
-    if _verdict(found) == "invalid":
-        return "; ".join(found.validity.reasons if found.validity else ()) or "its energy is marked invalid"
+    if energy.value is None:
+        return energy.reason
+    if _verdict(energy) == "invalid":
+        return "; ".join(energy.validity.reasons if energy.validity else ()) or "its energy is marked invalid"
     return None
 
 
@@ -276,11 +288,17 @@ def scope_words(record: RunRecord, scopes: Sequence[DomainScope]) -> str:
     family = record.environment.device if record.environment else record.spec.device
     device = "GPU" if family.partition(":")[0] in GPUS else "device"
     words = {
-        "die": f"{device} only", "device": f"{device} only", "module": "module: CPU included", "cpu": "CPU only",
-        "memory": "memory", "io": "input and output", "board": "board", "node": "whole node",
-    }  # fmt: skip
-    found = [words[scope] for scope in dict.fromkeys(scopes)]
-    if not found:
+        "die": f"{device} only",
+        "device": f"{device} only",
+        "module": "module: CPU included",
+        "cpu": "CPU only",
+        "memory": "memory",
+        "io": "input and output",
+        "board": "board",
+        "node": "whole node",
+    }
+    parts = [words[scope] for scope in dict.fromkeys(scopes)]
+    if not parts:
         said = record.quantities.get("energy_device", record.quantities[MAIN]).scope
-        found = [words.get(said, "accelerators of the job")]
-    return " + ".join(dict.fromkeys(found))
+        parts = [words.get(said, "accelerators of the job")]
+    return " + ".join(dict.fromkeys(parts))

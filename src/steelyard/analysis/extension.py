@@ -72,13 +72,13 @@ class Extension:
 
 def find_extension(expansion: Expansion, records: Iterable[RunRecord]) -> Extension:
     """Return the jobs that a study needs, by its records."""
-    found: dict[str, list[RunRecord]] = {cell.name: [] for cell in expansion.cells}
+    by_cell: dict[str, list[RunRecord]] = {cell.name: [] for cell in expansion.cells}
     for record in records:
-        if record.spec.configuration in found:
-            found[record.spec.configuration].append(record)
+        if record.spec.configuration in by_cell:
+            by_cell[record.spec.configuration].append(record)
     needs, lost = [], []
     for cell in expansion.cells:
-        runs = found[cell.name]
+        runs = by_cell[cell.name]
         if not any(record.status.code in MEASURED for record in runs):
             lost.append((cell, Counter[str](record.status.code for record in runs)))
             continue

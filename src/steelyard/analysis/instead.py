@@ -39,15 +39,15 @@ def comparable_instead(
     """
     if any(len(rows) != 1 or rows[0].spec is None for rows in sides):
         return None
-    found = []
+    candidates = []
     for place in (1, 0):
         kept, changed = sides[1 - place][0], sides[place][0]
         for text, row in _nearer(folder, changed, kept):
             pair = ([kept], [row]) if place else ([row], [kept])
-            found.append(((texts[0], text) if place else (text, texts[1]), *pair))
+            candidates.append(((texts[0], text) if place else (text, texts[1]), *pair))
     # Whoever names no factor means the machines first.
     for name in (factor,) if factor else ("system", None):
-        for selections, a, b in found:
+        for selections, a, b in candidates:
             with suppress(InputError):
                 if compare(a, b, factor=name, metric=metric).answers:
                     return selections
@@ -60,12 +60,12 @@ def _nearer(folder: ResultFolder, changed: Row, kept: Row) -> list[tuple[str, Ro
         return []
     cells = select(folder, changed.spec.study)
     swept = swept_settings(cells)
-    found = []
+    candidates = []
     for cell in cells:
         keys = [key for key in swept if setting(cell.spec, key) != setting(changed.spec, key)]
         if keys and all(setting(cell.spec, key) == setting(kept.spec, key) for key in keys):
-            found.append((len(keys), cell))
-    nearest = [cell for _, cell in sorted(found, key=lambda entry: entry[0])[:MOST_TRIED]]
+            candidates.append((len(keys), cell))
+    nearest = [cell for _, cell in sorted(candidates, key=lambda entry: entry[0])[:MOST_TRIED]]
     return [(_name(folder, cell, list(swept)), row_of(cell)) for cell in nearest]
 
 
@@ -73,6 +73,6 @@ def _name(folder: ResultFolder, cell: CellSummary, swept: Sequence[str]) -> str:
     """Return a selection of one configuration, by its settings if they are unambiguous."""
     text = f"{cell.study}:{','.join(f'{key}={written(setting(cell.spec, key))}' for key in swept)}"
     with suppress(InputError):
-        if [one.cell for one in select(folder, text)] == [cell.cell]:
+        if [one.name for one in select(folder, text)] == [cell.name]:
             return text
-    return f"{cell.study}/{cell.cell}"
+    return f"{cell.study}/{cell.name}"

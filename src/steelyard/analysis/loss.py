@@ -100,8 +100,8 @@ def parts_of(records: Sequence[RunRecord]) -> Parts:
 
 
 def _times(records: Sequence[RunRecord], total: tuple[float, ...], name: str) -> tuple[float, ...] | None:
-    found = [record.quantities.get(name) for record in records]
-    shares = [quantity.value for quantity in found if quantity is not None and quantity.value is not None]
+    quantities = [record.quantities.get(name) for record in records]
+    shares = [quantity.value for quantity in quantities if quantity is not None and quantity.value is not None]
     if len(shares) < len(records):
         return None
     return tuple(share * time for share, time in zip(shares, total, strict=True))
@@ -130,19 +130,19 @@ def split(base: Parts, other: Parts, trends: float = 0.0) -> Split:
 
 
 def _quotients(parts: Parts) -> dict[FactorName, Quotient]:
-    found: dict[FactorName, Quotient] = {}
+    quotients: dict[FactorName, Quotient] = {}
     total, wait, transfer, compute = parts.total, parts.input, parts.transfer, parts.compute
     if compute is not None and min(compute) > 0:
-        found["computation"] = Quotient((), (compute,))
+        quotients["computation"] = Quotient((), (compute,))
     if wait is None:
-        return found
+        return quotients
     fed = tuple(t - w for t, w in zip(total, wait, strict=True))
     if min(fed) <= 0:
-        return found
-    found["input"] = Quotient((fed,), (total,))
-    if transfer is not None and "computation" in found and compute is not None:
+        return quotients
+    quotients["input"] = Quotient((fed,), (total,))
+    if transfer is not None and "computation" in quotients and compute is not None:
         arrived = tuple(f - x for f, x in zip(fed, transfer, strict=True))
         if min(arrived) > 0:
-            found["communication"] = Quotient((arrived,), (fed,))
-            found["balance"] = Quotient((compute,), (arrived,))
-    return found
+            quotients["communication"] = Quotient((arrived,), (fed,))
+            quotients["balance"] = Quotient((compute,), (arrived,))
+    return quotients

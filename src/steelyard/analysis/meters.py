@@ -47,8 +47,13 @@ SLURM_COMMAND = "SLURM_TIME_FORMAT=%s sacct -P -j JOB -o JobIDRaw,Start,End,Cons
 NO_VALUE = {2**64 - 1, 2**64 - 2, 2**32 - 1, 2**32 - 2}
 # What its plugins measure (AcctGatherEnergyType, without acct_gather_energy/).
 PLUGIN_SCOPES: dict[str, DomainScope] = {
-    "ipmi": "node", "xcc": "node", "pm_counters": "node", "ibmaem": "node", "rapl": "cpu", "gpu": "device",
-}  # fmt: skip
+    "ipmi": "node",
+    "xcc": "node",
+    "pm_counters": "node",
+    "ibmaem": "node",
+    "rapl": "cpu",
+    "gpu": "device",
+}
 # Accounting has steps begin and end at whole seconds.
 SLURM_EDGE_S = 1.0
 GAIN = 0.05
@@ -108,18 +113,18 @@ def read_slurm(path: Path, *, plugin: str | None = None) -> dict[str, MeteredEne
 def parse_slurm(text: str, *, plugin: str | None = None) -> dict[str, MeteredEnergy]:
     """Parse energy by step. `plugin`: the site's AcctGatherEnergyType; without it the scope is unknown."""
     if plugin is not None and plugin not in PLUGIN_SCOPES:
-        problem = Problem("plugin", f"{plugin!r} is not known", ", ".join(PLUGIN_SCOPES))
+        problem = Problem("plugin", f"{plugin} is not known", ", ".join(PLUGIN_SCOPES))
         raise InputError("unknown energy plugin of Slurm", problems=(problem,))
     scope = PLUGIN_SCOPES.get(plugin or "")
-    found: dict[str, MeteredEnergy] = {}
+    steps: dict[str, MeteredEnergy] = {}
     problems: list[Problem] = []
     for line, cells in _rows(text, "sacct output", "|", SLURM_COLUMNS, SLURM_COMMAND):
         try:
-            found[cells["JobIDRaw"][:80]] = _step(cells, scope)
+            steps[cells["JobIDRaw"][:80]] = _step(cells, scope)
         except ValueError as error:
             _note(problems, line, str(error), "whole numbers; Start and End in seconds since 1970")
     _refuse("sacct output cannot be read", problems, SLURM_COMMAND)
-    return found
+    return steps
 
 
 def _step(cells: dict[str, str], scope: DomainScope | None) -> MeteredEnergy:
@@ -127,7 +132,7 @@ def _step(cells: dict[str, str], scope: DomainScope | None) -> MeteredEnergy:
     start_s, stop_s = _slurm_time(cells["Start"]), _slurm_time(cells["End"])
     energy = cells["ConsumedEnergyRaw"].strip()
     if energy and not re.fullmatch(r"[0-9]{1,20}", energy):
-        raise ValueError(f"ConsumedEnergyRaw is {energy[:40]!r}")
+        raise ValueError(f'ConsumedEnergyRaw is "{energy[:40]}"')
     if not energy or int(energy) == 0 or int(energy) in NO_VALUE:
         reason = "Slurm collected no energy for this step: it reports 0 or nothing"
         return MeteredEnergy(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=(reason,))
@@ -149,7 +154,7 @@ def _slurm_time(text: str) -> float | None:
     if words in ("", "Unknown", "None"):
         return None
     if not re.fullmatch(r"[0-9]{1,11}", words):
-        raise ValueError(f"{words[:40]!r} is not in seconds since 1970")
+        raise ValueError(f'"{words[:40]}" is not in seconds since 1970')
     return float(words)
 
 
@@ -185,7 +190,7 @@ def parse_meter(text: str, name: str) -> MeterSeries:
             time_s, words = _meter_time(cells["timestamp"]), cells["power_w"].strip()
             power_w = _number(words)
             if power_w is None or not 0 <= power_w <= MAX_WATTS:
-                raise ValueError(f"{words[:40]!r} is not a power in watts")
+                raise ValueError(f'"{words[:40]}" is not a power in watts')
             if times and time_s < times[-1]:
                 raise ValueError("its time is before that of the previous line")
         except ValueError as error:
@@ -209,12 +214,12 @@ def _meter_time(text: str) -> float:
         try:
             moment = datetime.fromisoformat(words[:40])
         except ValueError:
-            raise ValueError(f"{words[:40]!r} is not a time") from None
+            raise ValueError(f'"{words[:40]}" is not a time') from None
         if moment.tzinfo is None:
-            raise ValueError(f"{words[:40]!r} has no time zone") from None
+            raise ValueError(f'"{words[:40]}" has no time zone') from None
         time_s = moment.timestamp()
     if not 0 <= time_s <= MAX_UNIX_S:
-        raise ValueError(f"{words[:40]!r} is not a time since 1970")
+        raise ValueError(f'"{words[:40]}" is not a time since 1970')
     return time_s
 
 
@@ -365,7 +370,7 @@ def _rows(
             columns = {cell.strip(): number for number, cell in enumerate(cells)}
             if missing := [column for column in wanted if column not in columns]:
                 seen, valid = ", ".join(columns)[:200], ", ".join(wanted)
-                problems = tuple(Problem("header", f"no column {each} in {seen!r}", valid) for each in missing)
+                problems = tuple(Problem("header", f"no column {each} in {seen}", valid) for each in missing)
                 raise InputError(f"{name} has the wrong header", problems=problems, next_step=next_step)
             continue
         count += 1

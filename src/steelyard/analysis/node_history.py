@@ -29,16 +29,16 @@ def shown_drift(folder: ResultFolder, a: Sequence[Row], b: Sequence[Row]) -> flo
         return None
     nodes = {job.node for job in sides[0]} & {job.node for job in sides[1]}
     needed_s = _span_s([*sides[0], *sides[1]])
-    found: dict[tuple[str, str, str], list[tuple[float, JobTime]]] = {}
+    by_cell: dict[tuple[str, str, str], list[tuple[float, JobTime]]] = {}
     for study in folder.studies():
         for record in folder.records(study):
             job, rate = job_of(record), record.quantities.get("throughput")
             if job.node in nodes and record.status.code in MEASURED and rate is not None and rate.value:
                 key = (job.node, study, record.spec.configuration)
-                found.setdefault(key, []).append((math.log(rate.value), job))
+                by_cell.setdefault(key, []).append((math.log(rate.value), job))
     ranges = [
         max(log for log, _ in runs) - min(log for log, _ in runs)
-        for runs in found.values()
+        for runs in by_cell.values()
         if len(runs) >= MIN_OCCASIONS and _span_s([job for _, job in runs]) >= needed_s
     ]
     return math.expm1(max(ranges)) if ranges else None

@@ -291,10 +291,17 @@ def together(lines: Sequence[PowerLine]) -> PowerLine:
     table = np.array([np.interp(grid, line.time_s, line.mean_w) for line in lines])
     limits = {line.limit_w for line in lines}
     return PowerLine(
-        name=f"{len(lines)} x {lines[0].scope}", node="", scope=lines[0].scope, counted=lines[0].counted, time_s=grid,
-        low_w=table.min(axis=0), mean_w=table.mean(axis=0), high_w=table.max(axis=0),
-        limit_w=limits.pop() if len(limits) == 1 else None, of=len(lines),
-    )  # fmt: skip
+        name=f"{len(lines)} x {lines[0].scope}",
+        node="",
+        scope=lines[0].scope,
+        counted=lines[0].counted,
+        time_s=grid,
+        low_w=table.min(axis=0),
+        mean_w=table.mean(axis=0),
+        high_w=table.max(axis=0),
+        limit_w=limits.pop() if len(limits) == 1 else None,
+        of=len(lines),
+    )
 
 
 def total(lines: Sequence[PowerLine], points: int) -> tuple[Floats, Floats]:

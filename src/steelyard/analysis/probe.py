@@ -45,14 +45,14 @@ def _shorten(spec: RunSpec, study: str) -> RunSpec:
 
 def forecast(expansion: Expansion, records: Iterable[RunRecord]) -> StudyForecast:
     """Return what the study takes, from its short runs."""
-    found = {record.spec.configuration: record for record in records if record.status.code in MEASURED}
+    measured = {record.spec.configuration: record for record in records if record.status.code in MEASURED}
     hours = device_hours = 0.0
     for spec in expansion.runs:
-        if spec.configuration in found:
-            seconds = predict_s(found[spec.configuration], spec)
+        if spec.configuration in measured:
+            seconds = predict_s(measured[spec.configuration], spec)
             hours += seconds / 3600
             device_hours += seconds * spec.devices / 3600
-    unknown = tuple(cell.name for cell in expansion.cells if cell.name not in found)
+    unknown = tuple(cell.name for cell in expansion.cells if cell.name not in measured)
     return StudyForecast(device_hours, hours, unknown)
 
 

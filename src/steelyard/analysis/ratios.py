@@ -1,6 +1,7 @@
 """Ratios of one figure of two rows, for the whole job and per device, module, node and watt.
 
-Bounds come from jobs or from printed digits. `compare` decides whether a ratio may be given at all.
+Bounds come from jobs or from printed digits. `compare` decides whether a ratio may be given at all, and
+`terminal.ratios` puts it into text.
 """
 
 from __future__ import annotations
@@ -10,40 +11,33 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.rows import scaled
-from steelyard.numbers import change, short
 from steelyard.rules.table.row import Amount
 from steelyard.rules.table.settings import of_steps
-from steelyard.rules.table.units import counted, unit_of
+from steelyard.rules.table.units import base_unit, unit_of
 from steelyard.stats.ratio import DRIFT, MIN_JOBS, JobTime, compare_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from steelyard.contracts.finding import Finding
     from steelyard.rules.table.row import Row
-    from steelyard.stats.ratio import Answer, TimeRatio, Unit
+    from steelyard.stats.ratio import Answer, Unit
 
-Verdict = Literal[
-    "faster", "slower", "more", "less", "equal within margin", "no difference shown", "too few jobs"
-]  # fmt: skip
+Verdict = Literal["faster", "slower", "more", "less", "equal within margin", "no difference shown", "too few jobs"]
 """B compared with A: faster or slower for rates and times, more or less for everything else."""
 Sense = Literal["rate", "time", "energy", "other"]
 """rate: more is faster; time: less is faster; energy: less is better; other: neither."""
 
+Method = Literal["jobs", "nodes", "same nodes", "digits", "digits and jobs", "not positive"]
+"""What the interval comes from.
+
+jobs, nodes: Welch's t. same nodes: Student's t on nodes that both sides ran on. digits: printed digits on both sides;
+digits and jobs: on one side. not positive: no interval, because the figure of a job is not above zero.
+"""
+
 LEVEL = 0.95
-FEW_TIMES = 3.0
-"""From this factor on, percentages say less than "x times"."""
-METHODS: dict[Unit, str] = {
-    "job": "Welch's t on jobs",
-    "node": "Welch's t on nodes",
-    "node, paired": "Student's t on nodes that both sides ran on",
-}
-GAIN = ", plus the sensor error common to the jobs of each side"
-NOT_POSITIVE = "none, because the figure of a job is not above zero"
 # Figures per device, whatever the number of devices.
 PER_DEVICE = ("_device", "bandwidth", "utilisation")
-DIGITS = "printed digits only"
-MIXED = "printed digits, and the interval of the measured jobs"
 # Names of quantities in records; the first that both sides have is used.
 ENERGY_PER_SAMPLE = ("energy_per_sample", "energy_per_sample_job")
 POWER = ("power_job", "power_mean", "power")
@@ -65,16 +59,20 @@ class Ratio:
     high: float | None
     level: float | None
     """Level of the interval; None if its bounds are those of printed digits."""
-    method: str
+    method: Method
     verdict: Verdict
     percent_faster: float | None
     """B does this many percent more work in the same time than A; negative: slower. None if it is not a speed."""
     jobs_a: int
     jobs_b: int
     answer: Answer = "ratio"
-    """bound: only the end of the interval that is nearer to 1 counts, because `allows` says what may be different."""
-    allows: tuple[str, ...] = ()
-    """What the interval allows for, besides the spread between jobs or nodes."""
+    """bound: only the end of the interval that is nearer to 1 counts, because of a trend or a drift."""
+    sensor_error: bool = False
+    """Whether the interval includes a sensor error that the jobs of a side share."""
+    trends: tuple[float | None, float | None] = (None, None)
+    """Trends in the jobs of A and B that the interval allows for, as changes of the logarithm. None: no trend shown."""
+    drift: float | None = None
+    """Change of the nodes that the interval allows for, because A and B ran one after the other. None: they did not."""
     margin: float | None = None
     """Sides that differ by less than this share count as equal; None: not asked."""
     findings: tuple[Finding, ...] = ()
@@ -97,15 +95,6 @@ def sense(unit: str) -> Sense:
     if unit == "J/sample" or kind == "energy":
         return "energy"
     return "time" if kind == "time" else "other"
-
-
-def base_unit(unit: str) -> str:
-    """Return the unit of a figure's value, whatever unit it was printed in."""
-    known = unit_of(unit)
-    if known is None or known[0] in ("ratio", "count"):
-        return unit
-    bases = {"time": "s", "energy": "J", "power": "W", "rate": f"{counted(unit)}/s", "per_energy": f"{counted(unit)}/J"}
-    return bases[known[0]]
 
 
 @dataclass(frozen=True)
@@ -186,19 +175,30 @@ def _divide(
     (a, at_a), (b, at_b) = side_a, side_b
     way = sense(a.unit)
     base = Ratio(
-        scope, metric, base_unit(a.unit), a.value, b.value, b.value / a.value, None, None, None, DIGITS, "too few jobs",
-        _percent_faster(way, b.value / a.value), max(1, len(a.jobs)), max(1, len(b.jobs)),
-    )  # fmt: skip
+        scope=scope,
+        metric=metric,
+        unit=base_unit(a.unit),
+        a=a.value,
+        b=b.value,
+        value=b.value / a.value,
+        low=None,
+        high=None,
+        level=None,
+        method="digits and jobs" if a.jobs or b.jobs else "digits",
+        verdict="too few jobs",
+        percent_faster=_percent_faster(way, b.value / a.value),
+        jobs_a=max(1, len(a.jobs)),
+        jobs_b=max(1, len(b.jobs)),
+    )
     if a.jobs and b.jobs and min(*a.jobs, *b.jobs) <= 0:
         # Shares and qualities of single jobs may be zero; the interval uses logarithms.
         few = min(base.jobs_a, base.jobs_b) < MIN_JOBS
-        return replace(base, method=NOT_POSITIVE, verdict="too few jobs" if few else "no difference shown")
+        return replace(base, method="not positive", verdict="too few jobs" if few else "no difference shown")
     if a.jobs and b.jobs:
         sides = _placed(metric, a, at_a), _placed(metric, b, at_b)
         return _by_jobs(base, way, sides, a.common + b.common, asked)
     known = min(a.low, b.low) > 0 and max(a.high, b.high) < math.inf
-    low, high = (b.low / a.high, b.high / a.low) if known else (None, None)
-    return replace(base, low=low, high=high, method=MIXED if a.jobs or b.jobs else DIGITS)
+    return replace(base, low=b.low / a.high, high=b.high / a.low) if known else base
 
 
 def _placed(metric: str, amount: Amount, jobs: tuple[JobTime, ...]) -> list[JobTime]:
@@ -228,21 +228,23 @@ def _by_jobs(
     speed = way in ("rate", "time")
     verdict: Verdict = found.verdict if speed else _OTHER_WORDS.get(found.verdict, found.verdict)
     return replace(
-        base, value=value, low=low, high=high, level=asked.level, method=METHODS[found.unit] + (GAIN if common else ""),
-        verdict=verdict, answer=found.answer, allows=tuple(_allows(found)), margin=asked.margin,
+        base,
+        value=value,
+        low=low,
+        high=high,
+        level=asked.level,
+        method=_METHODS[found.unit],
+        verdict=verdict,
         percent_faster=found.percent_faster if speed else None,
-    )  # fmt: skip
+        answer=found.answer,
+        sensor_error=bool(common),
+        trends=found.trends,
+        drift=found.drift,
+        margin=asked.margin,
+    )
 
 
-def _allows(found: TimeRatio) -> Iterator[str]:
-    """Yield what widens the interval."""
-    for name, trend in zip("AB", found.trends, strict=True):
-        if trend is not None:
-            yield f"a trend of {short(abs(100 * math.expm1(trend)), 2)} % in the jobs of {name}"
-    if found.drift is not None:
-        yield f"a drift of {short(100 * found.drift, 2)} %, because A and B ran one after the other"
-
-
+_METHODS: dict[Unit, Method] = {"job": "jobs", "node": "nodes", "node, paired": "same nodes"}
 # For times, less is faster; for what is not a speed, it is just less.
 _OTHER_WORDS: dict[str, Verdict] = {"faster": "less", "slower": "more"}
 
@@ -257,9 +259,12 @@ def _own_way(
     way: Sense, value: float, low: float | None, high: float | None
 ) -> tuple[float, float | None, float | None]:
     """Convert a ratio of times to one of rates."""
-    if way != "rate":
-        return value, low, high
-    return 1 / value, 1 / high if high is not None else None, 1 / low if low is not None else None
+    return inverse(value, low, high) if way == "rate" else (value, low, high)
+
+
+def inverse(value: float, low: float | None, high: float | None) -> tuple[float, float | None, float | None]:
+    """Return the ratio of A to B from that of B to A."""
+    return 1 / value, None if high is None else 1 / high, None if low is None else 1 / low
 
 
 # -- the figure per part of a machine
@@ -318,84 +323,3 @@ _SCOPES: dict[str, Callable[[Row, str], Amount | None]] = {
     "node": _per("node", "nodes"),
     "watt": _per_watt,
 }
-
-
-def sentence(ratio: Ratio, a: str, b: str) -> str:
-    """Describe a ratio in one sentence."""
-    part = {"job": "", "watt": " for the same power"}.get(ratio.scope, f" per {ratio.scope}")
-    way = sense(ratio.unit)
-    if way in ("other", "energy"):
-        return _no_speed(ratio, a, b, part, "needs" if way == "energy" else "has")
-    speed, low, high = _own_way("rate" if way == "time" else "time", ratio.value, ratio.low, ratio.high)
-    bounds = _bounds(ratio, low, high)
-    says = f"{b} is {short(speed)} times as fast as {a}"
-    if ratio.bound is not None:
-        # A bound on the time of B over that of A is one on its speed, turned round.
-        fast = ratio.bound if way == "rate" else 1 / ratio.bound
-        return f"{b} is {bounded(fast)} times as fast as {a}{part}, {_level(ratio)} bound{_allowing(ratio)}"
-    if ratio.verdict == "equal within margin":
-        return f"equal within {short(100 * (ratio.margin or 0.0), 3)} %{part}: {says}{bounds}"
-    if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {says}, {_chance(ratio)}{_largest(low, high)}{bounds}"
-    if ratio.verdict == "too few jobs":
-        return (
-            f"not ranked{part}, too few jobs: the figures alone give {b} {short(speed)} times the speed of {a}{bounds}"
-        )
-    percent = abs(ratio.percent_faster or 0.0)
-    word = "faster" if (ratio.percent_faster or 0.0) >= 0 else "slower"
-    by = f" ({short(percent, 3)} % {word})" if speed < FEW_TIMES else ""
-    return f"{says}{part}{by}{bounds}"
-
-
-def bounded(value: float) -> str:
-    """Format a bound on a ratio."""
-    return f"at {'least' if value > 1 else 'most'} {short(value)}"
-
-
-def _largest(low: float | None, high: float | None) -> str:
-    """Say how large a difference that was not shown may be."""
-    if low is None or high is None or low <= 0:
-        return ""
-    return f"; a difference is at most {change(max(high, 1 / low) - 1)}"
-
-
-def _chance(ratio: Ratio) -> str:
-    return "which may be chance or sensor error" if ratio.method.endswith(GAIN) else "which may be chance"
-
-
-def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
-    bounds = _bounds(ratio, ratio.low, ratio.high)
-    says = f"{b} {verb} {short(ratio.value)} times the {ratio.metric} of {a}"
-    if ratio.bound is not None:
-        most = bounded(ratio.bound)
-        return f"{b} {verb} {most} times the {ratio.metric} of {a}{part}, {_level(ratio)} bound{_allowing(ratio)}"
-    if ratio.verdict == "too few jobs":
-        return f"not ranked{part}, too few jobs: from the figures alone {says}{bounds}"
-    if ratio.verdict == "equal within margin":
-        return f"equal within {short(100 * (ratio.margin or 0.0), 3)} %{part}: {says}{bounds}"
-    if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {says}, {_chance(ratio)}{bounds}"
-    return f"{says}{part}{bounds}"
-
-
-def _bounds(ratio: Ratio, low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        if ratio.method == NOT_POSITIVE:
-            return "; no interval, because the figure of a job is not above zero"
-        return "" if ratio.method in (DIGITS, MIXED) else f"; no interval with fewer than {MIN_JOBS} jobs per side"
-    says = "printed digits allow" if ratio.level is None else f"{_level(ratio)} CI"
-    return f", {says} {short(low)} to {short(high)}{_allowing(ratio)}"
-
-
-def _allowing(ratio: Ratio) -> str:
-    return f", allowing for {' and '.join(ratio.allows)}" if ratio.allows else ""
-
-
-def _level(ratio: Ratio) -> str:
-    return level_percent(ratio.level or LEVEL)
-
-
-def level_percent(level: float) -> str:
-    """Format a level with enough digits to differ from 100 %: 95 %, 98.8 %, 99.98 %."""
-    digits = max(3, -math.floor(math.log10(1 - level)))
-    return f"{100 * level:.{digits}g} %"

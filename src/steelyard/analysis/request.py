@@ -228,8 +228,8 @@ class Request:
     @property
     def blocked_by(self) -> tuple[str, ...]:
         """Codes of errors that make the underlying rate invalid."""
-        found = self.basis.cell.findings
-        return tuple(dict.fromkeys(one.code for one in found if one.severity == "error" and one.code[:3] != "SY4"))
+        findings = self.basis.cell.findings
+        return tuple(dict.fromkeys(one.code for one in findings if one.severity == "error" and one.code[:3] != "SY4"))
 
     @property
     def charge(self) -> Term | None:
@@ -237,9 +237,9 @@ class Request:
         return self.term("C")
 
     def _known(self, symbol: str) -> Term:
-        found = self.term(symbol)
-        assert found is not None
-        return found
+        term = self.term(symbol)
+        assert term is not None
+        return term
 
 
 def request(
@@ -303,8 +303,8 @@ def basis_of(plan: WorkPlan, cells: Sequence[CellSummary], curve: Scaling | None
 
 
 def _rate(record: RunRecord) -> float:
-    found = record.quantities.get("throughput")
-    return found.value or 0.0 if found is not None else 0.0
+    throughput = record.quantities.get("throughput")
+    return throughput.value or 0.0 if throughput is not None else 0.0
 
 
 def _rates(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord]) -> list[float]:
@@ -344,8 +344,8 @@ def setup_s(record: RunRecord) -> float:
 
 def evaluation_s(records: Sequence[RunRecord]) -> float | None:
     """Return the mean length of one evaluation; None if the runs have none."""
-    found = [p.end_s - p.start_s for r in records for p in r.phases if p.name == "evaluation" and p.complete]
-    return math.fsum(found) / len(found) if found else None
+    lengths_s = [p.end_s - p.start_s for r in records for p in r.phases if p.name == "evaluation" and p.complete]
+    return math.fsum(lengths_s) / len(lengths_s) if lengths_s else None
 
 
 def _jobs_a_training(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord]) -> int:
@@ -432,25 +432,25 @@ def _over(
 
     `turned`: of the inverse values. `scale` and `shift` convert the time per sample to the time of a job.
     """
-    found = across_jobs([1 / value for value in values] if turned else values)
+    mean = across_jobs([1 / value for value in values] if turned else values)
     if not measured:
-        return Estimate(found.value)
+        return Estimate(mean.value)
     if single is not None and single.interval is not None:
         ends = (1 / single.interval.top, 1 / single.interval.low) if single.interval.low > 0 else (None, None)
         if ends[0] is not None and ends[1] is not None:
-            return Estimate(found.value, ends[0] * scale + shift, ends[1] * scale + shift)
-    if found.low is None or found.high is None:
-        return Estimate(found.value)
-    return Estimate(found.value, max(0.0, found.low), found.high)
+            return Estimate(mean.value, ends[0] * scale + shift, ends[1] * scale + shift)
+    if mean.low is None or mean.high is None:
+        return Estimate(mean.value)
+    return Estimate(mean.value, max(0.0, mean.low), mean.high)
 
 
 def predicted(values: Sequence[float], further: int) -> Estimate:
     """Return the mean of `further` future jobs with its prediction interval."""
-    found = across_jobs(values)
-    if found.high is None:
-        return Estimate(found.value)
-    half = (found.high - found.value) * math.sqrt(1 + len(values) / further)
-    return Estimate(found.value, max(0.0, found.value - half), found.value + half)
+    mean = across_jobs(values)
+    if mean.high is None:
+        return Estimate(mean.value)
+    half = (mean.high - mean.value) * math.sqrt(1 + len(values) / further)
+    return Estimate(mean.value, max(0.0, mean.value - half), mean.value + half)
 
 
 # -- failures, buffer and charge
@@ -465,18 +465,18 @@ def count_failures(plan: WorkPlan, cells: Sequence[CellSummary], planned_h: floa
     runs = [record for cell in cells for record in cell.records if record.status.code in (*LOST, *MEASURED)]
     lost = sum(record.status.code in LOST for record in runs)
     hours = math.fsum(_held_s(record) * record.spec.devices for record in runs) / HOUR_S
-    found = Failures(lost, len(runs), hours, ASSUMED_RATE, "assumed")
+    failures = Failures(lost, len(runs), hours, ASSUMED_RATE, "assumed")
     telling = hours >= TELLING_SHARE * planned_h
-    most = found.most * plan.devices / HOUR_S
+    most = failures.most * plan.devices / HOUR_S
     if telling and most * parts.longest_s <= MAX_EXPONENT:
-        found = replace(found, most_hours=planned_h * parts.time_s(most) / parts.time_s(0))
+        failures = replace(failures, most_hours=planned_h * parts.time_s(most) / parts.time_s(0))
     if plan.failures is not None:
-        return replace(found, rate=plan.failures / 1000, origin="given")
+        return replace(failures, rate=plan.failures / 1000, origin="given")
     if lost and telling:
-        return replace(found, rate=lost / hours, origin="counted")
-    if not lost and found.most < ASSUMED_RATE:
-        return replace(found, rate=found.most, origin="counted")
-    return found
+        return replace(failures, rate=lost / hours, origin="counted")
+    if not lost and failures.most < ASSUMED_RATE:
+        return replace(failures, rate=failures.most, origin="counted")
+    return failures
 
 
 def _held_s(record: RunRecord) -> float:
@@ -514,13 +514,17 @@ def _overhead(plan: WorkPlan, hours: Estimate, parts: JobParts, per_device_hour:
         Term("g", "failures per hour of the job", "{l} x {N} / 1000", Estimate(rate * HOUR_S), "", "calculated"),
         *_part_terms(parts, job_s, failing=rate > 0),
         Term(
-            "F", "device-hours with lost work repeated", "{K} x {J} x {X} x {N} / 3600", with_failures,
-            "device-hours", "calculated",
+            "F",
+            "device-hours with lost work repeated",
+            "{K} x {J} x {X} x {N} / 3600",
+            with_failures,
+            "device-hours",
+            "calculated",
         ),
         Term("f", "share of F lost to failures", "(1 - {H} / {F}) x 100", lost, "%", "calculated", digits=3),
         Term("b", "buffer", "", Estimate(plan.buffer_percent), "%", "given", digits=3),
         Term("A", "device-hours to request", "{F} x (1 + {b} / 100)", asked, "device-hours", "calculated"),
-    ]  # fmt: skip
+    ]
 
 
 def _part_terms(parts: JobParts, job_s: float, *, failing: bool) -> list[Term]:
@@ -580,18 +584,18 @@ def _energy(plan: WorkPlan, basis: Basis, energies: Sequence[CellEnergy]) -> tup
     """Return the energy of the steps of all trainings; none, with the reason, if it is unknown or invalid."""
     if basis.kind != "measured":
         return (), f"nothing was measured at {plan.devices} devices"
-    found = next((entry for entry in energies if entry.cell.cell == basis.cell.cell), None)
-    if found is None or "energy_per_sample" not in found.figures:
-        return (), found.main.reason or "no energy was measured" if found else "no energy was measured"
-    each = found.figures["energy_per_sample"]
-    if each.value is None or found.verdict == "invalid":
+    energy = next((entry for entry in energies if entry.cell.name == basis.cell.name), None)
+    if energy is None or "energy_per_sample" not in energy.figures:
+        return (), energy.main.reason or "no energy was measured" if energy else "no energy was measured"
+    each = energy.figures["energy_per_sample"]
+    if each.value is None or energy.verdict == "invalid":
         return (), each.reason or "the energy is invalid"
     low, high = (each.interval.low, each.interval.top) if each.interval else (None, None)
     sample = Estimate(each.value, low, high)
     runs = tuple(record.run_id for record in basis.cell.records)
     whole = sample.scaled(plan.samples * plan.trainings / JOULES_PER_KWH)
     terms = (
-        Term("e", f"energy per sample ({found.scope}; {found.verdict})", "", sample, "J", "measured", runs),
+        Term("e", f"energy per sample ({energy.scope}; {energy.verdict})", "", sample, "J", "measured", runs),
         Term("W", "energy of the steps of the plan", "{e} x {S} x {K} / 3600000", whole, "kWh", "calculated", runs),
     )
     return terms, ""
@@ -601,16 +605,16 @@ def _uncounted(plan: WorkPlan, records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return what is not included in the hours, because it was not measured."""
     wrapped = any(record.wrapped is not None for record in records)
     start = "the start of the job" if wrapped else "the start of the job and the program before the first phase"
-    found = [f"time in the queue, and {start}"]
+    uncounted = [f"time in the queue, and {start}"]
     if evaluation_s(records) is None:
-        found.append("evaluation: these runs had none")
+        uncounted.append("evaluation: these runs had none")
     elif plan.epochs is None:
-        found.append("evaluation: the runs had some, but the plan gives samples, not epochs")
-    found.append("writing of checkpoints, unless the measured steps wrote them")
-    found.append("devices that a job holds while it hangs")
+        uncounted.append("evaluation: the runs had some, but the plan gives samples, not epochs")
+    uncounted.append("writing of checkpoints, unless the measured steps wrote them")
+    uncounted.append("devices that a job holds while it hangs")
     if all(record.data is None for record in records) and not wrapped:
-        found.append("reading of real data: these runs generated their samples")
-    return tuple(found)
+        uncounted.append("reading of real data: these runs generated their samples")
+    return tuple(uncounted)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -50,11 +50,20 @@ BESIDE_LOAD = ("SY609", "SY610")
 NAMED_DATA = ("cifar10", "cifar100", "mnist", "food101", "coco", "cityscapes", "squad")
 # Names that other sources use.
 PARALLELISM = {
-    "DistributedDataParallel": "DDP", "fully_shard": "FSDP2", "ddp": "DDP", "fsdp2": "FSDP2", "fsdp": "FSDP",
-}  # fmt: skip
+    "DistributedDataParallel": "DDP",
+    "fully_shard": "FSDP2",
+    "ddp": "DDP",
+    "fsdp2": "FSDP2",
+    "fsdp": "FSDP",
+}
 NUMBER_FORMATS = {
-    "float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "int8": "int8",
-}  # fmt: skip
+    "float64": "fp64",
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float8_e4m3fn": "fp8",
+    "int8": "int8",
+}
 # Facts that the worker finds about its environment: setting of a row, fact.
 SURROUNDINGS = {
     "host_cpu": "cpu.model",
@@ -108,15 +117,15 @@ def row_of(cell: CellSummary) -> Row:
     """Return a configuration with its settings in effect and its figures, one value per job."""
     measured = [record for record in cell.records if record.status.code in MEASURED]
     told = measured or list(cell.records)
-    found = [_settings(record) for record in told]
-    stated = dict.fromkeys(key for entry in found for key in entry)
-    settings = {key: _common([entry.get(key) for entry in found]) for key in stated}
+    by_job = [_settings(record) for record in told]
+    stated = dict.fromkeys(key for entry in by_job for key in entry)
+    settings = {key: _common([entry.get(key) for entry in by_job]) for key in stated}
     # Settings, chosen or of the machine, in which the jobs differ.
     keys = [key for key in stated if SETTINGS[key] != "evidence" and key not in BESIDE]
-    mixed = [key for key in keys if len({entry.get(key) for entry in found} - {None}) > 1]
+    mixed = [key for key in keys if len({entry.get(key) for entry in by_job} - {None}) > 1]
     settings |= _evidence(cell, measured) | {"mixed": ", ".join(mixed) or None}
     return Row(
-        place=f"{cell.study}/{cell.cell}",
+        place=f"{cell.study}/{cell.name}",
         settings={key: value for key, value in settings.items() if value is not None},
         figures=_figures(measured, settings),
         table=cell.study,
@@ -128,9 +137,9 @@ def row_of(cell: CellSummary) -> Row:
 
 def chosen_names(specs: Iterable[RunSpec | None]) -> tuple[str, ...]:
     """Return the names of settings that any of these runs does not leave at its default."""
-    found = dict.fromkeys(key for spec in specs if spec is not None for key in settings_of(spec))
+    names = dict.fromkeys(key for spec in specs if spec is not None for key in settings_of(spec))
     # A budget says how long was measured, not what. Where files are is private; a digest in the row identifies them.
-    return tuple(key for key in found if not key.startswith("budget.") and key not in PLACES)
+    return tuple(key for key in names if not key.startswith("budget.") and key not in PLACES)
 
 
 def settings_in_effect(row: Row, chosen: Collection[str]) -> dict[str, Setting]:
@@ -155,7 +164,7 @@ def settings_in_effect(row: Row, chosen: Collection[str]) -> dict[str, Setting]:
 
 def _settings(record: RunRecord) -> Settings:
     """Return the settings of one run; None if a setting is unknown or has no meaning for it."""
-    found: Settings = {
+    settings: Settings = {
         **_machine(record),
         **_work(record),
         **_arithmetic(record),
@@ -167,7 +176,7 @@ def _settings(record: RunRecord) -> Settings:
         **_tuning(record),
         **_surroundings(record),
     }
-    return found if record.wrapped is None else found | _of_program(record, record.wrapped)
+    return settings if record.wrapped is None else settings | _of_program(record, record.wrapped)
 
 
 def _of_program(record: RunRecord, seen: WrappedRun) -> Settings:
@@ -286,20 +295,20 @@ def _input(record: RunRecord) -> Settings:
     """Return how data arrives, without settings that have no effect: data on the device needs no workers."""
     spec = record.spec
     loader, simulated = spec.loader, spec.sim.input
-    found: Settings = {"loader.place": loader.place}
+    settings: Settings = {"loader.place": loader.place}
     if loader.place == "host":
         pinned = _effect(record, "loader.pin_memory")
-        found |= {"loader.workers": loader.workers}
-        found["loader.pin_memory"] = loader.pin_memory if pinned is None else pinned == "true"
+        settings |= {"loader.workers": loader.workers}
+        settings["loader.pin_memory"] = loader.pin_memory if pinned is None else pinned == "true"
     if loader.workers:
-        found["loader.prefetch"] = loader.prefetch
+        settings["loader.prefetch"] = loader.prefetch
     if spec.device_family == "sim" and simulated.samples_per_s is not None:
         # The simulated device has no loader processes; the rate of its pipeline replaces them.
-        found |= {"input_rate": simulated.samples_per_s, "loader.prefetch": simulated.prefetch_batches}
-        found["input_restart_s"] = simulated.epoch_restart_s
+        settings |= {"input_rate": simulated.samples_per_s, "loader.prefetch": simulated.prefetch_batches}
+        settings["input_restart_s"] = simulated.epoch_restart_s
     if record.data is not None:
-        found["filesystem"] = record.data.filesystem
-    return found
+        settings["filesystem"] = record.data.filesystem
+    return settings
 
 
 def _implementation(record: RunRecord) -> Settings:
@@ -352,17 +361,17 @@ def _surroundings(record: RunRecord) -> Settings:
         for key, value in sorted(facts.items())
         if key.startswith("env.") and not (name := key.removeprefix("env.")).startswith(VOLATILE)
     }
-    found: Settings = {key: facts.get(fact) for key, fact in SURROUNDINGS.items()}
+    settings: Settings = {key: facts.get(fact) for key, fact in SURROUNDINGS.items()}
     if record.spec.device_family == "sim":
         # A simulated clock does not depend on the host.
-        found = {}
+        settings = {}
         variables = {}
     limit = record.quantities.get("power_limit_device")
     if limit is not None and limit.value is not None:
         # Read during the run, so it is known for every vendor.
-        found["power_limit"] = f"{limit.value:g} W"
+        settings["power_limit"] = f"{limit.value:g} W"
     return {
-        **found,
+        **settings,
         "build": "; ".join(build) or None,
         "variables": json.dumps(variables) if variables else None,
         "timing": record.environment.timing if record.environment else None,
@@ -371,7 +380,7 @@ def _surroundings(record: RunRecord) -> Settings:
 
 def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
     """Return how the figures came about."""
-    blocking = {found.code for record in measured for found in record.findings if found.severity == "error"}
+    blocking = {finding.code for record in measured for finding in record.findings if finding.severity == "error"}
     lost = {code: count for code, count in sorted(cell.statuses.items()) if code not in MEASURED}
     nodes = sorted({record.environment.node for record in measured if record.environment})
     rates = [record.quantities.get("throughput") for record in measured]
@@ -391,7 +400,7 @@ def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
 def _energy_evidence(measured: Sequence[RunRecord]) -> Settings:
     """Return what the energies include, and reasons to doubt them."""
     known = [
-        record for record in measured if (found := record.quantities.get("energy_job")) and found.value is not None
+        record for record in measured if (energy := record.quantities.get("energy_job")) and energy.value is not None
     ]
     doubts = dict.fromkeys(
         reason
@@ -425,8 +434,8 @@ def _number(text: str) -> float | int | str:
 
 def _figures(records: Sequence[RunRecord], settings: Settings) -> dict[str, Amount]:
     names = dict.fromkeys(name for record in records for name in record.quantities if name not in STATE_QUANTITIES)
-    figures = {name: found for name in names if (found := _figure(records, name)) is not None}
-    if any(found.validity is not None for record in records for found in record.quantities.values()):
+    figures = {name: amount for name in names if (amount := _figure(records, name)) is not None}
+    if any(quantity.validity is not None for record in records for quantity in record.quantities.values()):
         energies = energy_figures(records)
         for name in figures.keys() & energies.keys():
             figures[name] = replace(figures[name], quantity=energies[name])
@@ -460,10 +469,10 @@ def _devices_per_module(settings: Settings) -> float | None:
 
 def _figure(records: Sequence[RunRecord], name: str) -> Amount | None:
     """Return a quantity over the jobs; None if one of them lacks it, because a mean of the others would mislead."""
-    found = [record.quantities.get(name) for record in records]
+    quantities = [record.quantities.get(name) for record in records]
     known = [
         (quantity, quantity.value)
-        for quantity in found
+        for quantity in quantities
         if quantity is not None
         and quantity.value is not None
         # An invalid energy does not count.
@@ -495,10 +504,15 @@ def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float], records:
         low, high = low - common * abs(low), high + common * abs(high)
     shown = first if len(values) == 1 else replace(first, value=value, interval=interval)
     return Amount(
-        value, min(low, value), max(high, value), first.unit, jobs=tuple(values), common=common,
+        value,
+        min(low, value),
+        max(high, value),
+        first.unit,
+        jobs=tuple(values),
+        common=common,
         # Energies over jobs are made together.
         quantity=shown if first.validity is None else None,
-    )  # fmt: skip
+    )
 
 
 def scaled(amount: Amount, factor: float, scope: Scope | None = None) -> Amount:

@@ -15,13 +15,14 @@ from steelyard.analysis.rows import PARALLELISM, row_of
 from steelyard.analysis.summary import labels
 from steelyard.contracts.observe import MEASURED
 from steelyard.errors import InputError, Problem
+from steelyard.inputs.command import run_again
 from steelyard.rules import rule
 from steelyard.rules.scaling.curves import GROWS
 from steelyard.rules.table.batches import kind_of
 from steelyard.rules.table.row import Amount, Pair, Row, RowTable
 from steelyard.rules.table.settings import SETTINGS, confounders
 from steelyard.stats.quotient import Estimate, Quotient, change
-from steelyard.stats.ratio import shown_trend
+from steelyard.stats.ratio import MIN_JOBS, shown_trend
 from steelyard.stats.scaling_fit import CurveFit, Refused, amdahl, gustafson, latency_bandwidth
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.finding import Finding
     from steelyard.contracts.record import Quantity, RunRecord
+    from steelyard.contracts.spec import RunSpec
 
     Key = tuple[tuple[str, str | None], ...]
     Missing = tuple[tuple[int, str], ...]
@@ -59,7 +61,8 @@ class Point:
     """The result for one number of devices on a curve."""
 
     devices: int
-    cell: str
+    configuration: str
+    """Its name."""
     jobs: int
     throughput: Quantity
     speedup: Estimate
@@ -128,7 +131,7 @@ class Scaling:
     @property
     def blocked(self) -> bool:
         """Whether errors make the ratios invalid."""
-        return any(found.severity == "error" for found in self.findings)
+        return any(finding.severity == "error" for finding in self.findings)
 
     @property
     def above(self) -> bool:
@@ -160,17 +163,24 @@ def scaling(
     whole = [(label, group) for label, group in groups if len(group) > 1]
     if not whole:
         counts = sorted({cell.records[0].spec.devices for cell in cells})
+        what = f"scaling needs at least two device counts; the selection has {', '.join(map(str, counts))}"
+        if len(counts) > 1:
+            what = "scaling needs configurations that differ in nothing but their devices; here each differs in more"
         raise InputError(
-            f"scaling needs at least two device counts; the selection has {', '.join(map(str, counts))}",
-            next_step="run a study with [sweep] devices = [1, 2, 4, 8], or select more of its configurations",
+            what,
+            problems=tuple(
+                Problem(_devices(group[0].records[0].spec.devices), label, "the same settings with other devices")
+                for label, group in (groups if len(counts) > 1 else [])
+            ),
+            next_step=_another_count(cells[0].spec, counts),
         )
     measured = [(label, group, *_make_sizes(group)) for label, group in whole]
-    found = [
+    curves = [
         _analyse(sizes, missing, label, declared, threshold, at)
         for label, _, sizes, missing in measured
         if len(sizes) > 1
     ]
-    if not found:
+    if not curves:
         _, group, sizes, missing = measured[0]
         raise InputError(
             f"only {len(sizes)} of {len(group)} device counts have a throughput",
@@ -183,8 +193,16 @@ def scaling(
         if len(sizes) < 2
     ]
     # Only once.
-    found[-1] = dataclasses.replace(found[-1], alone=tuple(alone))
-    return found
+    curves[-1] = dataclasses.replace(curves[-1], alone=tuple(alone))
+    return curves
+
+
+def _another_count(spec: RunSpec, counts: Sequence[int]) -> str:
+    """Return the command that measures a configuration on another number of devices."""
+    if spec.study_arguments:
+        return "write [sweep] devices = [1, 2, 4, 8] into the study, and run it again"
+    other = next((count for count in counts if count != spec.devices), 1 if spec.devices > 1 else 2)
+    return run_again(spec, {"devices": other}, repeats=MIN_JOBS) or "write a study with several [sweep] devices"
 
 
 def _refuse_collectives(cells: Sequence[CellSummary]) -> None:
@@ -203,8 +221,8 @@ def _refuse_collectives(cells: Sequence[CellSummary]) -> None:
 
 
 def _curves(cells: Sequence[CellSummary], declared: Declared | None) -> list[tuple[str, list[CellSummary]]]:
-    rows = {cell.cell: row_of(cell) for cell in cells}
-    settings = {cell.cell: _chosen(cell, rows[cell.cell]) for cell in cells}
+    rows = {cell.name: row_of(cell) for cell in cells}
+    settings = {cell.name: _chosen(cell, rows[cell.name]) for cell in cells}
     varied = _varied(cells, settings)
     names = [name for name in varied if SETTINGS[name] != "batches"]
     if len(names) == len(varied):
@@ -225,8 +243,8 @@ def _grouped(
     groups: dict[Key, list[CellSummary]] = {}
     unsure: list[tuple[Key, CellSummary]] = []
     for cell in cells:
-        key: Key = tuple((name, settings[cell.cell][name]) for name in names)
-        key += (_batch_key(rows[cell.cell], kind),) if kind is not None else ()
+        key: Key = tuple((name, settings[cell.name][name]) for name in names)
+        key += (_batch_key(rows[cell.name], kind),) if kind is not None else ()
         if any(value is None for _, value in key):
             unsure.append((key, cell))
         else:
@@ -257,20 +275,20 @@ def _chosen(cell: CellSummary, row: Row) -> dict[str, str | None]:
         if spec.devices == 1
         else {}
     )
-    found: dict[str, str | None] = {}
+    chosen: dict[str, str | None] = {}
     for key, role in SETTINGS.items():
         if role not in ASIDE:
             value = row.get(key)
             value = asked.get(key) if value is None else value
-            found[key] = str(value) if value is not None else MEANINGLESS if told else None
-    return found
+            chosen[key] = str(value) if value is not None else MEANINGLESS if told else None
+    return chosen
 
 
 def _varied(cells: Sequence[CellSummary], settings: dict[str, dict[str, str | None]]) -> list[str]:
     """Return settings in which configurations with the same number of devices differ: those make several curves."""
     by_count: dict[int, list[dict[str, str | None]]] = {}
     for cell in cells:
-        by_count.setdefault(cell.records[0].spec.devices, []).append(settings[cell.cell])
+        by_count.setdefault(cell.records[0].spec.devices, []).append(settings[cell.name])
     names = [key for key, role in SETTINGS.items() if role not in ASIDE]
     return [
         name for name in names if any(len({entry[name] for entry in same} - {None}) > 1 for same in by_count.values())
@@ -296,7 +314,7 @@ def _lend_single(groups: dict[Key, list[CellSummary]], rows: dict[str, Row]) -> 
     singles: dict[Key, list[CellSummary]] = {}
     for key, group in groups.items():
         for cell in group:
-            if cell.records[0].spec.devices == 1 and rows[cell.cell].get("parallel") is None:
+            if cell.records[0].spec.devices == 1 and rows[cell.name].get("parallel") is None:
                 singles.setdefault(_undivided(key), []).append(cell)
     for key, group in groups.items():
         fitting = singles.get(_undivided(key), [])
@@ -328,7 +346,7 @@ def _refuse_doubles(group: Sequence[CellSummary], rows: dict[str, Row]) -> None:
     for count, same in by_count.items():
         if len(same) > 1:
             names = labels(same)
-            listed = "; ".join(f"{cell.cell} ({names[cell.cell]})" for cell in same)
+            listed = "; ".join(f"{cell.name} ({names[cell.name]})" for cell in same)
             problem = Problem(
                 "SELECTION",
                 f"{len(same)} configurations have {_devices(count)}: {listed}",
@@ -337,7 +355,7 @@ def _refuse_doubles(group: Sequence[CellSummary], rows: dict[str, Row]) -> None:
             raise InputError(
                 "several configurations have the same device count",
                 problems=(problem,),
-                next_step=f"select by a setting: {rows[same[0].cell].table}:key=value",
+                next_step=f"select by a setting: {rows[same[0].name].table}:key=value",
             )
 
 
@@ -361,7 +379,7 @@ class _Size:
 
 def _reliable(sizes: Sequence[_Size]) -> tuple[Sequence[_Size], tuple[str, ...]]:
     """Return the sizes to use, and why they are provisional; all of them if too few are without errors."""
-    valid = [size for size in sizes if not any(found.severity == "error" for found in size.cell.findings)]
+    valid = [size for size in sizes if not any(finding.severity == "error" for finding in size.cell.findings)]
     reliable = [size for size in valid if not size.cell.unreliable]
     if len(reliable) > 1:
         return reliable, ()
@@ -375,10 +393,10 @@ def _without_trends(sizes: Sequence[_Size]) -> Sequence[_Size]:
         used, provisional = _reliable(sizes)
         base = used[0].row.place
         trends = {
-            found.place: found.message
+            finding.place: finding.message
             for size in used[1:]
-            for found in rule.check("pair", _pair(used[0], size))
-            if found.code == TREND and found.severity == "error"
+            for finding in rule.check("pair", _pair(used[0], size))
+            if finding.code == TREND and finding.severity == "error"
         }
         if provisional or not trends:
             return sizes
@@ -470,20 +488,20 @@ def _make_sizes(cells: Sequence[CellSummary]) -> tuple[list[_Size], Missing]:
 
 
 def _point(base: _Size, size: _Size) -> Point:
-    found = split(base.parts, size.parts, _trends(base, size))
+    divided = split(base.parts, size.parts, _trends(base, size))
     if size is base:
         # Exact by definition.
         exact = Estimate(1.0, 1.0, 1.0)
-        factors = tuple(dataclasses.replace(f, change=exact if f.change else None) for f in found.factors)
-        found = dataclasses.replace(found, total=exact, factors=factors, rest=exact if found.rest else None)
+        factors = tuple(dataclasses.replace(f, change=exact if f.change else None) for f in divided.factors)
+        divided = dataclasses.replace(divided, total=exact, factors=factors, rest=exact if divided.rest else None)
     mean, most = (size.row.figures.get(f"rank_compute_{name}") for name in ("mean", "max"))
     return Point(
         devices=size.devices,
-        cell=size.cell.cell,
+        configuration=size.cell.name,
         jobs=len(size.records),
         throughput=size.cell.throughput,
-        speedup=found.total.scaled(size.devices / base.devices),
-        split=found,
+        speedup=divided.total.scaled(size.devices / base.devices),
+        split=divided,
         slowest=most.value / mean.value if most and mean and mean.value > 0 else None,
         from_crosscheck=size.parts.from_crosscheck,
     )
@@ -515,14 +533,14 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _projections(fits: Sequence[CurveFit | Refused], base: Point, devices: int) -> tuple[Projection, ...]:
-    found = []
+    projections = []
     for fit in fits:
         if isinstance(fit, CurveFit) and fit.error_percent <= USABLE_ERROR_PERCENT and base.throughput.value:
             rate = fit.rate(devices)
             speedup = rate / base.throughput.value
             efficiency = speedup * base.devices / devices
-            found.append(Projection(fit.name, devices, rate, speedup, efficiency))
-    return tuple(found)
+            projections.append(Projection(fit.name, devices, rate, speedup, efficiency))
+    return tuple(projections)
 
 
 # -- findings
@@ -536,24 +554,24 @@ def _findings(
     *,
     provisional: bool,
 ) -> tuple[Finding, ...]:
-    found = [f for size in sizes[1:] for f in rule.check("pair", _pair(sizes[0], size))]
+    findings = [f for size in sizes[1:] for f in rule.check("pair", _pair(sizes[0], size))]
     if provisional:
         # Why the curve is provisional does not block it.
-        found = [dataclasses.replace(f, severity="warning") if f.code in UNRELIABLE else f for f in found]
+        findings = [dataclasses.replace(f, severity="warning") if f.code in UNRELIABLE else f for f in findings]
     table = _make_table(sizes, points, projections)
-    found += [f for made in rule.rules("table") if made.code.startswith(OF_CURVES) for f in made.check(table)]
-    found += _declared_otherwise([size.row for size in sizes], declared)
-    if any(entry.severity == "error" for entry in found):
+    findings += [f for made in rule.rules("table") if made.code.startswith(OF_CURVES) for f in made.check(table)]
+    findings += _declared_otherwise([size.row for size in sizes], declared)
+    if any(entry.severity == "error" for entry in findings):
         # These findings quote the speed-up, which is not reported.
-        found = [entry for entry in found if entry.code not in OF_SPEEDUPS]
+        findings = [entry for entry in findings if entry.code not in OF_SPEEDUPS]
     order = list(rule.SEVERITIES)
-    return tuple(sorted(_once(found), key=lambda entry: (order.index(entry.severity), entry.code)))
+    return tuple(sorted(_once(findings), key=lambda entry: (order.index(entry.severity), entry.code)))
 
 
-def _once(found: Sequence[Finding]) -> list[Finding]:
+def _once(findings: Sequence[Finding]) -> list[Finding]:
     """Merge equal findings of several places into one that lists them."""
     merged: dict[tuple[str, str, str], list[Finding]] = {}
-    for entry in found:
+    for entry in findings:
         merged.setdefault((entry.code, entry.severity, entry.message), []).append(entry)
     once = []
     for same in merged.values():

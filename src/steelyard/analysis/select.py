@@ -53,7 +53,7 @@ def select(folder: ResultFolder, text: str) -> list[CellSummary]:
     if runs:
         several = ", ".join(path.parent.name for path in runs)
         raise InputError(
-            f"several studies have a run {text!r}: {several}", next_step=f"use {runs[0].parent.name}/CONFIGURATION"
+            f'several studies have a run "{text}": {several}', next_step=f"use {runs[0].parent.name}/CONFIGURATION"
         )
     _known(text, studies, folder)
     raise AssertionError("unreachable: a known study was handled before")
@@ -67,12 +67,12 @@ def _known(study: str, studies: list[str], folder: ResultFolder) -> str:
 
 def _by_name(cells: list[CellSummary], study: str, name: str) -> list[CellSummary]:
     """Select by the whole name, or by an unambiguous prefix."""
-    exact = [cell for cell in cells if cell.cell == name]
-    found = exact or [cell for cell in cells if name and cell.cell.startswith(name)]
-    if len(found) == 1:
-        return found
-    word = f"{len(found)} configurations begin with it" if found else "no such configuration"
-    problem = _problem(f"{study}/{name}", f"{word}; configurations: {_few([cell.cell for cell in cells])}")
+    exact = [cell for cell in cells if cell.name == name]
+    matches = exact or [cell for cell in cells if name and cell.name.startswith(name)]
+    if len(matches) == 1:
+        return matches
+    word = f"{len(matches)} configurations begin with it" if matches else "no such configuration"
+    problem = _problem(f"{study}/{name}", f"{word}; configurations: {_few([cell.name for cell in cells])}")
     raise InputError("nothing selected", problems=(problem,))
 
 
@@ -82,7 +82,7 @@ def narrow(entries: list[tuple[T, dict[str, Any]]], name: str, text: str) -> lis
     for part in text.split(","):
         key, equals, value = part.strip().partition("=")
         if not equals or not key:
-            raise InputError("nothing selected", problems=(_problem(f"{name}:{text}", f"{part!r} is not key=value"),))
+            raise InputError("nothing selected", problems=(_problem(f"{name}:{text}", f'"{part}" is not key=value'),))
         _require_key(key, name, entries)
         kept = [(entry, settings) for entry, settings in left if key in settings and same(settings[key], value)]
         if not kept:
@@ -111,13 +111,13 @@ def all_settings(cell: CellSummary) -> dict[str, Any]:
 
 
 def _flat(data: dict[str, Any], prefix: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
-            found[prefix + key] = value
-    return found
+            flat[prefix + key] = value
+    return flat
 
 
 def same(value: Any, text: str) -> bool:

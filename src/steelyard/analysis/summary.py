@@ -40,7 +40,8 @@ class CellSummary:
     """All runs of one configuration of a study."""
 
     study: str
-    cell: str
+    name: str
+    """That of the configuration: `configuration` in the settings of its runs."""
     spec: RunSpec
     """The settings of the configuration, with the budget before `steelyard study --extend`."""
     records: tuple[RunRecord, ...]
@@ -65,18 +66,20 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     for record in records:
         cells.setdefault((record.spec.study, record.spec.configuration), []).append(record)
     summaries = []
-    for (study, cell), every in cells.items():
+    for (study, name), every in cells.items():
         runs = _longest(every)
         rate = job_throughput(runs)
-        findings = {(found.code, found.severity): found for record in reversed(runs) for found in record.findings}
+        findings = {
+            (finding.code, finding.severity): finding for record in reversed(runs) for finding in record.findings
+        }
         if rate.interval is not None and not rate.interval.approximate and not any(map(too_short, runs)):
             # The interval over jobs replaces those of single jobs.
-            findings = {key: found for key, found in findings.items() if found.code not in OF_ONE_JOB}
+            findings = {key: finding for key, finding in findings.items() if finding.code not in OF_ONE_JOB}
         if sum(record.status.code in MEASURED for record in runs) >= MIN_JOBS:
-            findings = {key: _without_useless_command(found, runs) for key, found in findings.items()}
+            findings = {key: _without_useless_command(finding, runs) for key, finding in findings.items()}
         summary = CellSummary(
             study=study,
-            cell=cell,
+            name=name,
             spec=min(every, key=lambda record: record.spec.budget.max_seconds).spec,
             records=tuple(runs),
             statuses=dict(Counter(record.status.code for record in runs)),
@@ -91,18 +94,18 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     return summaries
 
 
-def _without_useless_command(found: Finding, runs: Sequence[RunRecord]) -> Finding:
+def _without_useless_command(finding: Finding, runs: Sequence[RunRecord]) -> Finding:
     """Return a finding without the command to extend its study, if that would add no job."""
     measured = [record for record in runs if record.status.code in MEASURED]
-    useless = found.command.endswith(EXTEND) and why_longer(measured) is None
-    return replace(found, command="") if useless else found
+    useless = finding.command.endswith(EXTEND) and why_longer(measured) is None
+    return replace(finding, command="") if useless else finding
 
 
 def why_longer(measured: Sequence[RunRecord]) -> str | None:
     """Return why a configuration needs longer jobs; None: it does not, or its length is a number of epochs."""
     if measured[0].spec.budget.epochs is not None:
         return None
-    codes = {found.code for record in measured for found in too_short(record)}
+    codes = {finding.code for record in measured for finding in too_short(record)}
     if codes:
         return f"jobs too short ({', '.join(sorted(codes))})"
     trend = shown_trend([job_of(record) for record in measured])
@@ -128,7 +131,7 @@ def _unreliable(runs: Sequence[RunRecord]) -> Iterator[str]:
         codes = Counter(record.status.code.replace("_", " ") for record in runs)
         yield "no figure: " + ", ".join(f"{count} {code}" for code, count in codes.items())
         return
-    errors = {found.code for record in measured for found in record.findings if found.severity == "error"}
+    errors = {finding.code for record in measured for finding in record.findings if finding.severity == "error"}
     if errors:
         named = [f"{code} {known.name}" if (known := find_rule(code)) is not None else code for code in sorted(errors)]
         yield f"errors in its runs: {', '.join(named)}"
@@ -196,9 +199,13 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
         seen = [record.wrapped for record in whole if record.wrapped is not None]
         reasons = [rate.reason for rate in rates if rate.reason] or ["its steps were not seen" for _ in seen]
         return Quantity(
-            value=None, unit="samples/s", scope="job", window="steady", aggregation="work over time",
+            value=None,
+            unit="samples/s",
+            scope="job",
+            window="steady",
+            aggregation="work over time",
             reason=reasons[0] if reasons else "no run of this configuration completed",
-        )  # fmt: skip
+        )
     first = known[0][0]
     if len(known) == 1:
         return first
@@ -238,9 +245,13 @@ def mean_over_jobs(
     if low is None or high is None:
         return value, None
     interval = Interval(
-        low=low, high=high, level=across.level, method=across.method, covers=_covers(records, len(values)),
+        low=low,
+        high=high,
+        level=across.level,
+        method=across.method,
+        covers=_covers(records, len(values)),
         approximate=across.approximate,
-    )  # fmt: skip
+    )
     return value, interval.inverse(1) if rate else interval
 
 
@@ -256,8 +267,8 @@ def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
     """
     if not records or records[0].spec.quality is None or records[0].spec.quality.target is None:
         return None
-    found = [record.quantities.get("time_to_quality") for record in records]
-    values = [quantity.value for quantity in found if quantity is not None and quantity.value is not None]
+    times = [record.quantities.get("time_to_quality") for record in records]
+    values = [quantity.value for quantity in times if quantity is not None and quantity.value is not None]
     reason = interval = value = None
     if len(values) < len(records):
         reason = f"only {len(values)} of {len(records)} jobs reached the quality {records[0].spec.quality.target:g}"
@@ -278,13 +289,13 @@ def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     """Label configurations by the settings in which they differ; a single one by its workload."""
     if named := _label_programs(cells):
         return named
-    chosen = {cell.cell: settings_of(cell.spec) for cell in cells}
+    chosen = {cell.name: settings_of(cell.spec) for cell in cells}
     keys = sorted({key for settings in chosen.values() for key in settings})
     differing = [key for key in keys if len({repr(settings.get(key)) for settings in chosen.values()}) > 1]
     named = {
-        cell.cell: ", ".join(f"{key}={written(setting(cell.spec, key, '-'))}" for key in differing) for cell in cells
+        cell.name: ", ".join(f"{key}={written(setting(cell.spec, key, '-'))}" for key in differing) for cell in cells
     }
-    return {cell.cell: named[cell.cell] or cell.spec.workload for cell in cells}
+    return {cell.name: named[cell.name] or cell.spec.workload for cell in cells}
 
 
 def _label_programs(cells: Sequence[CellSummary]) -> dict[str, str]:
@@ -296,12 +307,12 @@ def _label_programs(cells: Sequence[CellSummary]) -> dict[str, str]:
     commands = {program.command for program in programs if program is not None}
     if len(cells) < 2 or None in programs:
         return {}
-    named = {cell.cell: shorten(redact(" ".join(words_of(cell.spec)))[0], SHOWN_COMMAND) for cell in cells}
+    named = {cell.name: shorten(redact(" ".join(words_of(cell.spec)))[0], SHOWN_COMMAND) for cell in cells}
     if len(commands) == 1:
         given = [{"devices": cell.spec.devices, **cell.spec.program.parameters} for cell in cells if cell.spec.program]
         keys = [key for key in given[0] if len({repr(values.get(key)) for values in given}) > 1]
         told = [", ".join(f"{key}={written(values.get(key))}" for key in keys) for values in given]
-        named = {cell.cell: redact(text)[0] for cell, text in zip(cells, told, strict=True)}
+        named = {cell.name: redact(text)[0] for cell, text in zip(cells, told, strict=True)}
     return named if len({*named.values()}) == len(cells) else {}
 
 
@@ -324,22 +335,22 @@ def settings_of(spec: RunSpec) -> dict[str, Any]:
 
 def doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return assumptions of Student's t over job means that these jobs do not meet."""
-    found = []
+    unmet = []
     rates = [record.quantities["throughput"] for record in records if "throughput" in record.quantities]
     own = [reason for rate in rates if rate.interval for reason in rate.interval.approximate]
     reasons = [reason for reason in own if concerns_tail(reason)]
     if reasons:
-        found.append(f"in {len(reasons)} of {len(records)} jobs {reasons[0]}")
+        unmet.append(f"in {len(reasons)} of {len(records)} jobs {reasons[0]}")
     nodes = {record.environment.node for record in records if record.environment}
     if 1 < len(nodes) < len(records):
-        found.append(f"{len(records)} jobs on {len(nodes)} nodes: jobs on the same node are not independent")
+        unmet.append(f"{len(records)} jobs on {len(nodes)} nodes: jobs on the same node are not independent")
     values = sorted(rate.value for rate in rates if rate.value)
     if (slow := two_groups(values)) is not None:
-        found.append(
+        unmet.append(
             f"{slow} of {len(values)} jobs are slower than the others (smallest {short(values[0])}, largest "
             f"{short(values[-1])}); the CI assumes that jobs vary alike"
         )
-    return tuple(found)
+    return tuple(unmet)
 
 
 def _covers(records: Sequence[RunRecord], jobs: int) -> str:

@@ -22,7 +22,7 @@ def swept_settings(cells: Sequence[CellSummary]) -> dict[str, tuple[Any, ...]]:
     chosen = [settings_of(cell.spec) for cell in cells]
     keys = sorted({key for settings in chosen for key in settings})
     values = {key: ordered(setting(cell.spec, key) for cell in cells) for key in keys}
-    return {key: found for key, found in values.items() if len(found) > 1}
+    return {key: several for key, several in values.items() if len(several) > 1}
 
 
 def in_order(cells: Sequence[CellSummary], swept: dict[str, tuple[Any, ...]]) -> list[CellSummary]:
@@ -37,12 +37,12 @@ def grouped(cells: Sequence[CellSummary], key: str) -> list[tuple[str, list[Cell
     Configurations that have no partner are left out. The label is empty if no other setting was swept.
     """
     others = [name for name in swept_settings(cells) if name != key]
-    found: dict[tuple[str, ...], list[CellSummary]] = {}
+    groups: dict[tuple[str, ...], list[CellSummary]] = {}
     for cell in cells:
-        found.setdefault(tuple(repr(setting(cell.spec, name)) for name in others), []).append(cell)
+        groups.setdefault(tuple(repr(setting(cell.spec, name)) for name in others), []).append(cell)
     return [
         (", ".join(f"{name}={written(setting(group[0].spec, name))}" for name in others), group)
-        for group in found.values()
+        for group in groups.values()
         if len({repr(setting(cell.spec, key)) for cell in group}) > 1
     ]
 

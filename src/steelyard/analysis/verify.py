@@ -52,7 +52,8 @@ class FigureVerdict:
 
     expect: Expect
     band: Band
-    cell: str
+    configuration: str
+    """Its name."""
     verdict: Verdict
     why: str
     """The reason in one sentence."""
@@ -139,7 +140,7 @@ def overall(outcomes: Sequence[FigureVerdict]) -> Verdict:
 
 def price(outcomes: Sequence[FigureVerdict], jobs: int) -> JobsPrice | None:
     """Return the price of adding `jobs` jobs to each configuration; None if it is not known how long jobs take."""
-    cells = {outcome.cell: outcome.records for outcome in outcomes}
+    cells = {outcome.configuration: outcome.records for outcome in outcomes}
     wall_s = device_s = 0.0
     for records in cells.values():
         walls = [record.launch.wall_s for record in records if record.launch and record.status.code in MEASURED]
@@ -177,8 +178,8 @@ def begin_occasion(folder: ResultFolder, name: str) -> None:
 def occasions(folder: ResultFolder, recipe: Recipe) -> list[str]:
     """Return the names of all occasions of a recipe that have a finished job, oldest first."""
     pattern = re.compile(rf"verify\.{re.escape(recipe.name)}\.(\d{{8}}T\d{{6}})(?:-(\d{{1,9}}))?")
-    found = [(match[1], int(match[2] or 1), name) for name in folder.studies() if (match := pattern.fullmatch(name))]
-    return [name for *_, name in sorted(found) if folder.run_ids(name)]
+    dated = [(match[1], int(match[2] or 1), name) for name in folder.studies() if (match := pattern.fullmatch(name))]
+    return [name for *_, name in sorted(dated) if folder.run_ids(name)]
 
 
 def latest_occasion(folder: ResultFolder, recipe: Recipe) -> str:
@@ -186,7 +187,7 @@ def latest_occasion(folder: ResultFolder, recipe: Recipe) -> str:
     names = occasions(folder, recipe)
     if not names:
         raise InputError(
-            f"{folder.path} has no jobs of the recipe {recipe.name!r} yet",
+            f"{folder.path} has no jobs of the recipe {recipe.name} yet",
             next_step="run it first: the same command without --more and --no-run",
         )
     return names[-1]
@@ -218,14 +219,16 @@ def _judge(recipe: Recipe, expected: Expect, cell: str, all_records: Sequence[Ru
     band = Band(*expected.edges(), expected.value)
     values, unit = figures(records, expected)
     judgement = judge(values, band, rate=is_rate(unit), level=recipe.level) if values else None
-    errors = tuple(sorted({found.code for record in records for found in record.findings if found.severity == "error"}))
+    errors = tuple(
+        sorted({finding.code for record in records for finding in record.findings if finding.severity == "error"})
+    )
     verdict, why = _verdict(records, judgement, expected, errors)
     statuses: dict[str, int] = dict(Counter(str(record.status.code) for record in records))
     return FigureVerdict(expected, band, cell, verdict, why, unit, judgement, statuses, records, errors)
 
 
 def _is_busy(record: RunRecord) -> bool:
-    return any(found.code == BUSY for found in record.findings)
+    return any(finding.code == BUSY for finding in record.findings)
 
 
 def _perhaps_load(records: Sequence[RunRecord], judgement: BandJudgement, expected: Expect) -> bool:
@@ -292,17 +295,17 @@ def _why_open(judgement: BandJudgement, band: Band) -> str:
 def figures(records: Sequence[RunRecord], expected: Expect) -> tuple[list[float], str]:
     """Return the figure of each measured job, and its unit."""
     measured = [record for record in records if record.status.code in MEASURED]
-    found = [record.quantities[expected.metric] for record in measured if expected.metric in record.quantities]
-    if measured and not found:
+    quantities = [record.quantities[expected.metric] for record in measured if expected.metric in record.quantities]
+    if measured and not quantities:
         known = sorted(measured[0].quantities)
         near = nearest(expected.metric, known)
         raise refusal(Problem("expect.metric", f"the jobs have no {expected.metric}", ", ".join(known), near=near))
-    units = {quantity.unit for quantity in found}
+    units = {quantity.unit for quantity in quantities}
     if expected.unit is not None and units - {expected.unit}:
-        problem = Problem("expect.unit", f"{expected.unit!r} is not the unit of the jobs", ", ".join(sorted(units)))
+        problem = Problem("expect.unit", f"{expected.unit} is not the unit of the jobs", ", ".join(sorted(units)))
         raise InputError("the recipe's figure has another unit", problems=(problem,))
     unit = next(iter(units), expected.unit or "")
-    values = [quantity.value for quantity in found if quantity.value is not None]
+    values = [quantity.value for quantity in quantities if quantity.value is not None]
     # A rate of zero has no time; a share may be zero.
     return [value for value in values if value > 0 or not is_rate(unit)], unit
 
@@ -350,11 +353,11 @@ def _steps(measured: Sequence[Occasion]) -> tuple[HistoryStep, ...]:
     if any(value <= 0 for occasion in measured for value in occasion.values):
         # A change is a factor: it does not exist for zero.
         return ()
-    found = changes([occasion.values for occasion in measured])
-    bounds = [0, *(change.index for change in found), len(measured)]
+    shifts = changes([occasion.values for occasion in measured])
+    bounds = [0, *(change.index for change in shifts), len(measured)]
     return tuple(
         HistoryStep(change, changed_facts(_records(measured[a:b]), _records(measured[b:c])))
-        for change, a, b, c in zip(found, bounds, bounds[1:], bounds[2:], strict=False)
+        for change, a, b, c in zip(shifts, bounds, bounds[1:], bounds[2:], strict=False)
     )
 
 
@@ -387,14 +390,14 @@ def _findings(
 ) -> tuple[Finding, ...]:
     """Judge the history as a table, with the rule for published tables."""
     rows = tuple(_row(occasion, expected) for occasion in measured)
-    found = list(Drifted().check(RowTable(f"history of {recipe.name}", rows)))
-    for number, (finding, step) in enumerate(zip(found, steps, strict=False)):
+    findings = list(Drifted().check(RowTable(f"history of {recipe.name}", rows)))
+    for number, (finding, step) in enumerate(zip(findings, steps, strict=False)):
         shown = [f"{key} {was} -> {now}" for key, (was, now) in list(step.facts.items())[:SHOWN_FACTS]]
         more = len(step.facts) - len(shown)
         said = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
         changed = f"changed with it: {said}" if said else "no recorded fact of the environment changed with it"
-        found[number] = dataclasses.replace(finding, evidence=f"{finding.evidence}; {changed}")
-    return tuple(found)
+        findings[number] = dataclasses.replace(finding, evidence=f"{finding.evidence}; {changed}")
+    return tuple(findings)
 
 
 def _row(occasion: Occasion, expected: Expect) -> Row:

@@ -32,9 +32,9 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
 
 def check_table(table: RowTable) -> tuple[Finding, ...]:
     """Return the findings on a table, without those that another finding explains; errors first."""
-    found = check("table", table)
+    findings = check("table", table)
     codes: defaultdict[str, set[str]] = defaultdict(set)
-    for finding in found:
+    for finding in findings:
         if finding.severity != "note":
             codes[finding.place].add(finding.code)
         # A finding on several rows explains what follows from it in each of them.
@@ -44,7 +44,7 @@ def check_table(table: RowTable) -> tuple[Finding, ...]:
     explained = {
         place: {lesser for code in there for lesser in EXPLAINS.get(code, ())} for place, there in codes.items()
     }
-    return _limit_findings([finding for finding in found if finding.code not in explained.get(finding.place, ())])
+    return _limit_findings([finding for finding in findings if finding.code not in explained.get(finding.place, ())])
 
 
 def rows_meant(finding: Finding, table: RowTable) -> list[str]:
@@ -66,7 +66,7 @@ def rows_meant(finding: Finding, table: RowTable) -> list[str]:
             return [
                 place
                 for place, one in zip(places, alone, strict=True)
-                if any(found.code == finding.code for found in check("table", one))
+                if any(other.code == finding.code for other in check("table", one))
             ]
     return []
 

@@ -35,7 +35,7 @@ Selector = Annotated[dict[Annotated[str, Length(80)], bool | int | float | Short
 
 Relation = Literal[
     "faster", "slower", "less time", "more time", "more throughput", "less throughput", "more", "less", "change"
-]  # fmt: skip
+]
 Ratio = Literal["as fast", "as much", "less"]
 Base = Literal["a", "b", "larger", "smaller"]
 
@@ -308,7 +308,7 @@ def parse_claim(entry: dict[str, Any], source: str) -> Claim:
     name = str(entry.get("id", "without an id"))[:40]
     kind = entry.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        problem = Problem(f"claim {name}: kind", f"{str(kind)[:40]!r} is not a kind of claim", ", ".join(KINDS))
+        problem = Problem(f"claim {name}: kind", f'"{str(kind)[:40]}" is not a kind of claim', ", ".join(KINDS))
         raise InputError(f"{source} is not valid", problems=(problem,), next_step="see docs/claims.md")
     claim = parse_object(KINDS[kind], entry, f"{source}, claim {name}")
     _refuse(_find_unknown_settings(claim), f"{source}, claim {name}")
@@ -320,17 +320,17 @@ def parse_claim(entry: dict[str, Any], source: str) -> Claim:
 def _check_published(claim: Claim) -> list[Problem]:
     """Return the problems of the printed figure; a figure that is never checked would mislead."""
     if claim.prints_figure() or isinstance(claim, SameWork):
-        found = figure(claim)
+        parsed = figure(claim)
         wanted = _list_units(claim)
-        if wanted is not None and found.unit not in wanted[0]:
-            return [Problem("published", f"{claim.published!r} for the kind {claim.kind}", wanted[1])]
-        if isinstance(claim, Efficiency) and not found.unit and found.ends[0] > MAX_FRACTION:
-            return [Problem("published", f"{claim.published!r} is not a fraction", "such as 89 % or 0.89")]
+        if wanted is not None and parsed.unit not in wanted[0]:
+            return [Problem("published", f'"{claim.published}" for the kind {claim.kind}', wanted[1])]
+        if isinstance(claim, Efficiency) and not parsed.unit and parsed.ends[0] > MAX_FRACTION:
+            return [Problem("published", f'"{claim.published}" is not a fraction', "such as 89 % or 0.89")]
     elif isinstance(claim, Best):
         stated, value = claim.published.strip().casefold(), claim.value
         text = f"{value:g}" if isinstance(value, float) else str(value)
         if stated != text.casefold():
-            return [Problem("published", f"{claim.published!r}, but the claimed value is {text!r}", "the same value")]
+            return [Problem("published", f'"{claim.published}", but the claimed value is "{text}"', "the same value")]
     elif isinstance(claim, Faster) and len(sides(claim)) == 2:
         for text in sides(claim):
             figure(replace(claim, published=text))
@@ -338,7 +338,7 @@ def _check_published(claim: Claim) -> list[Problem]:
         valid = {"faster": "3,000 against 270; for a ratio use kind times or percent"}.get(
             claim.kind, "text; put the figure into at_least, such as at_least = 0.95"
         )
-        return [Problem("published", f"the figure {claim.published!r} for the kind {claim.kind}", valid)]
+        return [Problem("published", f'the figure "{claim.published}" for the kind {claim.kind}', valid)]
     return []
 
 
@@ -367,15 +367,24 @@ def _find_unknown_settings(claim: Claim) -> list[Problem]:
         known = [*SETTINGS, *(sorted(set(SETTINGS.values())) if field_name == "factor" else ())]
         if value not in known:
             near = nearest(value, known)
-            problems.append(Problem(field_name, f"{value!r} is not a setting", ", ".join(SETTINGS), near=near))
+            problems.append(Problem(field_name, f'"{value}" is not a setting', ", ".join(SETTINGS), near=near))
     return problems
 
 
 _NUMBER = r"[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,2})?"
 _BOUNDS = {
-    "more than": 1, "over": 1, "above": 1, "at least": 1, ">": 1,
-    "less than": -1, "under": -1, "below": -1, "at most": -1, "up to": -1, "<": -1,
-}  # fmt: skip
+    "more than": 1,
+    "over": 1,
+    "above": 1,
+    "at least": 1,
+    ">": 1,
+    "less than": -1,
+    "under": -1,
+    "below": -1,
+    "at most": -1,
+    "up to": -1,
+    "<": -1,
+}
 _FIGURE = re.compile(
     rf"(?:(?P<about>about|around|nearly|almost|roughly|approximately|~)\s*|(?P<bound>{'|'.join(_BOUNDS)})\s*)?"
     rf"(?P<low>[-+]?{_NUMBER})\s*(?P<first>%|x)?"
@@ -403,26 +412,26 @@ class Figure:
 
 def figure(claim: Claim) -> Figure:
     """Parse the published figure with its rounding; percentages become fractions, `more than` has no upper bound."""
-    found = _FIGURE.fullmatch(claim.published.strip().translate(PRINTED))
-    low = _bound_number(found["low"], about=found["about"]) if found else None
-    high = _bound_number(found["high"] or found["low"], about=found["about"]) if found else None
-    unit = _join_units(found["first"] or "", found["unit"] or "", ranged=bool(found["high"])) if found else None
-    if found is None or low is None or high is None or unit is None or high[0] < low[0]:
+    match = _FIGURE.fullmatch(claim.published.strip().translate(PRINTED))
+    low = _bound_number(match["low"], about=match["about"]) if match else None
+    high = _bound_number(match["high"] or match["low"], about=match["about"]) if match else None
+    unit = _join_units(match["first"] or "", match["unit"] or "", ranged=bool(match["high"])) if match else None
+    if match is None or low is None or high is None or unit is None or high[0] < low[0]:
         problem = Problem(
             "published",
-            f"{claim.published!r} is not a figure",
+            f'"{claim.published}" is not a figure',
             "such as 32.3 %, 14.2x, 35-55 %, 70,000, about 3,000 or more than 2x",
         )
         raise InputError(f"claim {claim.id} is not valid", problems=(problem,))
     factor = 0.01 if unit == "%" else 1.0
     first, last = (Span(end[1] * factor, end[2] * factor) for end in (low, high))
-    if found["bound"] == "up to":
+    if match["bound"] == "up to":
         most = Span(-math.inf, first.high)
         return Figure(most, most, unit, (-math.inf, low[0] * factor), first)
-    if found["bound"]:
+    if match["bound"]:
         # The number is the limit itself, so it has no rounding.
         value = low[0] * factor
-        span = Span(value, math.inf) if _BOUNDS[found["bound"]] > 0 else Span(-math.inf, value)
+        span = Span(value, math.inf) if _BOUNDS[match["bound"]] > 0 else Span(-math.inf, value)
         return Figure(span, span, unit, (span.low, span.high))
     return Figure(first, last, unit, (low[0] * factor, high[0] * factor))
 
@@ -437,15 +446,15 @@ def _join_units(first: str, last: str, *, ranged: bool) -> str | None:
 
 def _bound_number(text: str, *, about: str | None) -> tuple[float, float, float] | None:
     """Return value and bounds of a claimed number. Trailing zeros are significant, unless printed with `about`."""
-    found = printed(text)
+    number = printed(text)
     digits = text.replace(",", "")
-    if found is None or "." in digits or "e" in digits.casefold():
-        return found
-    padding = len(digits) - len(digits.rstrip("0")) if about and found[0] else 0
+    if number is None or "." in digits or "e" in digits.casefold():
+        return number
+    padding = len(digits) - len(digits.rstrip("0")) if about and number[0] else 0
     half = 0.5 * 10.0**padding
     if padding:
-        half = max(0.5, min(half, ABOUT_SHARE * abs(found[0])))
-    return found[0], found[0] - half, found[0] + half
+        half = max(0.5, min(half, ABOUT_SHARE * abs(number[0])))
+    return number[0], number[0] - half, number[0] + half
 
 
 def _resolve_beside(field: str, name: str, folder: Path | None, source: str) -> Path:
@@ -454,7 +463,7 @@ def _resolve_beside(field: str, name: str, folder: Path | None, source: str) -> 
     if folder is None or place is None or Path(name).is_absolute() or not place.is_relative_to(folder.resolve()):
         built_in = ", ".join(documents.names())
         problem = Problem(
-            field, f"{name!r} is not in the folder of the claims file", f"a file there, or built in: {built_in}"
+            field, f'"{name}" is not in the folder of the claims file', f"a file there, or built in: {built_in}"
         )
         raise InputError(f"{source} is not valid", problems=(problem,))
     return place
@@ -465,7 +474,7 @@ def _find_doubles(claims: tuple[Claim, ...]) -> list[Problem]:
     problems = []
     for claim in claims:
         if claim.id in seen:
-            problems.append(Problem("id", f"{claim.id!r} is used twice", "a unique id for each claim"))
+            problems.append(Problem("id", f'"{claim.id}" is used twice', "a unique id for each claim"))
         seen.add(claim.id)
     return problems
 
@@ -473,7 +482,7 @@ def _find_doubles(claims: tuple[Claim, ...]) -> list[Problem]:
 def _find_unknown_documents(claims: tuple[Claim, ...], tables: dict[str, RowTable]) -> list[Problem]:
     named = ", ".join(tables)
     problems = [
-        Problem(f"claim {claim.id}: document", f"{claim.document!r} is not a table of this file", named)
+        Problem(f"claim {claim.id}: document", f'"{claim.document}" is not a table of this file', named)
         for claim in claims
         if claim.document and claim.document not in tables
     ]

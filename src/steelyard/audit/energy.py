@@ -79,10 +79,10 @@ def power_sum(row: Row) -> str:
 
     Empty if the power itself is printed or cannot be computed.
     """
-    found = device_power(row)
-    if found is None:
+    power = device_power(row)
+    if power is None:
         return ""
-    made_of = found.sources - {"devices"}
+    made_of = power.sources - {"devices"}
     for above, below in _SUMS:
         if made_of == {*above, *below} - {"devices"}:
             parts = [
@@ -90,8 +90,8 @@ def power_sum(row: Row) -> str:
                 *(_format_variable(row, name) for name in below),
             ]
             return " / ".join(part for part in parts if part != "1 device")
-    names = [_format_variable(row, name) for name in sorted(found.sources)]
-    return f"from {', '.join(names)}" if "power_per_device" not in found.sources else ""
+    names = [_format_variable(row, name) for name in sorted(power.sources)]
+    return f"from {', '.join(names)}" if "power_per_device" not in power.sources else ""
 
 
 def _format_variable(row: Row, name: str) -> str:
@@ -110,7 +110,7 @@ def _to_span(bounds: Bounds) -> Span:
 
 def _check_per_energy(row: Row, rows: list[Row]) -> list[str]:
     """Return one entry per figure per energy that can be recomputed: the fault, or an empty text."""
-    found = []
+    faults = []
     for metric, amount in row.figures.items():
         if variable(row, metric) == "items_per_energy":
             given = {name: entry for name, entry in observed(row).items() if name != "items_per_energy"}
@@ -118,8 +118,8 @@ def _check_per_energy(row: Row, rows: list[Row]) -> list[str]:
             if reached is not None:
                 fits = _to_span(reached).meets(Span(amount.low, amount.high))
                 value = f"{reached.middle / unit_factor(amount):,.6g}"
-                found.append("" if fits else f"{metric} {digits(amount)} at {apart(row, rows)} instead of {value}")
-    return found
+                faults.append("" if fits else f"{metric} {digits(amount)} at {apart(row, rows)} instead of {value}")
+    return faults
 
 
 def _describe_power(claim: PowerClaim, table: RowTable, powers: list[tuple[Row, Span]], checked: list[str]) -> str:

@@ -104,7 +104,7 @@ def known_rows(folder: ResultFolder, model: str, most: int = MOST_RUNS) -> list[
     """Return the rows of a model: of the catalogue, of imported results, and of every node of our own."""
     wanted = normal("model", model)
     tables = [*(documents.load(name) for name in documents.names()), *kept_tables(folder)]
-    found: dict[object, Row] = {}
+    distinct: dict[object, Row] = {}
     for table in tables:
         for number, row in enumerate(table.rows):
             name = row.get("model")
@@ -112,8 +112,8 @@ def known_rows(folder: ResultFolder, model: str, most: int = MOST_RUNS) -> list[
                 # The same file may have been imported twice, under other names.
                 digest = DIGEST.search(row.note)
                 key = (digest[0], _printed(row)) if digest else (table.name, number)
-                found.setdefault(key, replace(row, source=row.source or table.name))
-    return [*found.values(), *own_rows(folder, model, most)]
+                distinct.setdefault(key, replace(row, source=row.source or table.name))
+    return [*distinct.values(), *own_rows(folder, model, most)]
 
 
 def _printed(row: Row) -> tuple[object, ...]:
@@ -195,8 +195,8 @@ def _must(by_step: bool, learnt: bool, in_system: bool) -> tuple[str, ...]:
 
 def group_key(metric: str, row: Row) -> tuple[tuple[str, str], ...]:
     """Return what rows of one band have in common; what a row does not state is not in it."""
-    found = [(key, normal(key, value)) for key in must(metric, row) if (value := stated(row, key)) is not None]
-    return (*found, ("unit", _counts(row.figures[metric])))
+    pairs = [(key, normal(key, value)) for key in must(metric, row) if (value := stated(row, key)) is not None]
+    return (*pairs, ("unit", _counts(row.figures[metric])))
 
 
 def _counts(amount: Amount) -> str:
@@ -243,9 +243,9 @@ def expect(
 def _states(row: Row, asked: Mapping[str, Setting]) -> bool:
     """Return whether a row states what was asked for; the name of a device may be a part of its whole name."""
     for key, value in asked.items():
-        found = stated(row, key)
+        own = stated(row, key)
         near = ("same", "unclear") if key == "accelerator" else ("same",)
-        if found is None or alike(key, found, value, one_source=False) not in near:
+        if own is None or alike(key, own, value, one_source=False) not in near:
             return False
     return True
 
@@ -277,7 +277,7 @@ def _expected(metric: str, rows: Sequence[Row], value: float | None, own: Row | 
     rounding = max((amount.value / amount.low - 1 for amount in printed), default=0.0)
     band = prediction_band([machine.value for machine in machines], rounding)
     first = rows[0]
-    shared = {key: found for key in must(metric, first) if (found := stated(first, key)) is not None}
+    shared = {key: setting for key in must(metric, first) if (setting := stated(first, key)) is not None}
     unknown = [key for key in must(metric, own) if stated(own, key) is not None and key not in shared] if own else []
     answer: Answer = "too few machines"
     if band is not None:

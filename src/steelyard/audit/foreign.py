@@ -141,16 +141,16 @@ class _ImportedTable:
         # Logs have what programs print: a byte that is no text must not hide the figures around it.
         text = content.decode("utf-8-sig", errors="replace").replace("\0", "")
         file = ForeignFile(name, text, lambda other: _beside(path, other))
-        found = chosen[0] if len(chosen) == 1 else next((entry for entry in chosen if entry.recognises(file)), None)
+        importer = chosen[0] if len(chosen) == 1 else next((entry for entry in chosen if entry.recognises(file)), None)
         before = len(self.lines)
-        if found is not None:
-            about = f"{found.name}, sha256 {hashlib.sha256(content).hexdigest()[:DIGEST_DIGITS]}"
-            for entry in found.read(file):
+        if importer is not None:
+            about = f"{importer.name}, sha256 {hashlib.sha256(content).hexdigest()[:DIGEST_DIGITS]}"
+            for entry in importer.read(file):
                 self._add(entry, name, about)
-        if len(self.lines) > before and found is not None:
-            self.files.append(ReadFile(name, found.name, len(self.lines) - before))
+        if len(self.lines) > before and importer is not None:
+            self.files.append(ReadFile(name, importer.name, len(self.lines) - before))
         elif required:
-            problem = Problem(name, f"has no figures that {found.name} files have") if found else _formats(chosen)
+            problem = Problem(name, f"has no figures that {importer.name} files have") if importer else _formats(chosen)
             raise InputError(f"{name}: no results", problems=(problem,))
         else:
             self.skipped += 1
@@ -172,8 +172,9 @@ class _ImportedTable:
         cells = self._settings(entry.settings)
         note = "; ".join(filter(None, (_plain(entry.note), about)))
         place = {"source": _plain(self.source), "table": _plain(name)} if self.source else {"source": _plain(name)}
-        self.lines.append({**place, **cells, "metric": metric or "figure",
-                           "value": value, "unit": entry.unit, "note": note})  # fmt: skip
+        self.lines.append(
+            {**place, **cells, "metric": metric or "figure", "value": value, "unit": entry.unit, "note": note}
+        )
 
     def _settings(self, stated: Mapping[str, str]) -> dict[str, str]:
         cells: dict[str, str] = {}

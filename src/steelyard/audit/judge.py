@@ -144,7 +144,7 @@ def judge(claims: Claims, document: str = "") -> list[Judgement]:
     by_table: dict[str, list[Claim]] = {}
     for claim in claims.claims:
         by_table.setdefault(claim.document or only, []).append(claim)
-    documents = {name: Document(claims.tables[name], found) for name, found in by_table.items()}
+    documents = {name: Document(claims.tables[name], about) for name, about in by_table.items()}
     judged, errors = [], []
     for claim in claims.claims:
         name = claim.document or only
@@ -185,8 +185,10 @@ def try_example(made: ClaimRule, example: Example) -> list[Finding]:
     claim = parse_claim(parse_toml(text.encode(), "the example"), "the example")
     document = Document(parse_table(rows, "the example"))
     worked, convention = _work(claim, document)
-    found = [_work_out_assertion(claim, document, worked, convention, assertion) for assertion in claim.assertions()]
-    return [finding for asserted in found for finding in made.check(asserted)]
+    assertions = [
+        _work_out_assertion(claim, document, worked, convention, assertion) for assertion in claim.assertions()
+    ]
+    return [finding for asserted in assertions for finding in made.check(asserted)]
 
 
 # -- recomputing
@@ -229,14 +231,14 @@ def _work(claim: Claim, document: Document) -> tuple[Worked, str]:
 
 def _collect_votes(claims: Sequence[Claim], table: RowTable) -> dict[str, Vote]:
     """Return the base of each percentage, by claim id. Claims that cannot be recomputed are reported when judged."""
-    found: dict[str, Vote] = {}
+    votes: dict[str, Vote] = {}
     for claim in claims:
         if isinstance(claim, language.Percent):
             with suppress(InputError):
                 vote = base_of(claim, table)
                 if vote is not None:
-                    found[claim.id] = vote
-    return found
+                    votes[claim.id] = vote
+    return votes
 
 
 def _find_convention(claim: Claim, table: RowTable, votes: dict[str, Vote]) -> tuple[str, str, int]:
@@ -257,7 +259,7 @@ def _note_aside(claim: Claim, document: Document, worked: Worked) -> tuple[str, 
     """Return notes on a comparison that the claim does not assert: other changes, and unfair settings."""
     if len(worked.pairs) != 1 or not isinstance(claim, language.PairClaim):
         return ()
-    (a, b), found = worked.pairs[0], []
+    (a, b), notes = worked.pairs[0], []
     if "attribution" not in claim.asserts:
         # The factor is most likely the machine, otherwise its size.
         first = next((key for key in ("accelerator", "system", "devices") if a.get(key) != b.get(key)), "")
@@ -268,12 +270,12 @@ def _note_aside(claim: Claim, document: Document, worked: Worked) -> tuple[str, 
         if len(changed) >= (1 if factor else 2):
             alone = unclear(pair)
             one_sided = f"; stated for only one row: {', '.join(alone)}" if alone else ""
-            found.append(f"there is no single cause, because these changed too: {', '.join(changed)}{one_sided}")
+            notes.append(f"there is no single cause, because these changed too: {', '.join(changed)}{one_sided}")
     machines = a.get("accelerator"), b.get("accelerator")
     if "fairness" not in claim.asserts and machines[0] != machines[1]:
         asserted = _work_out_assertion(claim, document, worked, "", "fairness")
-        found += [f"{finding.message}: {finding.evidence}" for finding in Unfair().check(asserted)]
-    return tuple(found)
+        notes += [f"{finding.message}: {finding.evidence}" for finding in Unfair().check(asserted)]
+    return tuple(notes)
 
 
 def _judge_assertion(claim: Claim, document: Document, worked: Worked, convention: str, assertion: Assertion) -> Judged:
@@ -346,16 +348,16 @@ def _check_credited(
     claim: Claim, document: Document, worked: Worked
 ) -> tuple[tuple[str, ...], bool, RepeatNoise | None]:
     """Return what else changed, whether the factor is unchanged, and if only the factor changed, the noise."""
-    found: dict[str, None] = {}
+    changed: dict[str, None] = {}
     if not worked.pairs:
         return (), False, RepeatNoise(shown=False, text="the claim does not compare two rows")
     for a, b in worked.pairs:
-        found.update((str(entry), None) for entry in confounders(Pair(b, a, claim.factor, worked.metric)))
+        changed.update((str(entry), None) for entry in confounders(Pair(b, a, claim.factor, worked.metric)))
         if claim.factor == "accelerator" and not worked.metric.endswith("_per_device"):
             # The number of devices follows from the system, but not from the accelerator.
-            found.update((str(entry), None) for entry in differences(b, a) if entry.key == "devices")
-    if found:
-        return tuple(found), False, None
+            changed.update((str(entry), None) for entry in differences(b, a) if entry.key == "devices")
+    if changed:
+        return tuple(changed), False, None
     same, unknown = _check_unchanged(claim.factor, worked)
     if same:
         return (), True, None
@@ -385,16 +387,16 @@ def _compare_best(document: Document, worked: Worked) -> tuple[Reading | None, R
     index = document.index(worked.metric)
     for pair in worked.pairs:
         for ahead, behind in (pair, (pair[1], pair[0])):
-            found, why = best_ratio(index, (ahead, behind))
-            if found is None:
+            at_best, why = best_ratio(index, (ahead, behind))
+            if at_best is None:
                 return None, None, RepeatNoise(shown=False, text=why)
             own = lead(worked.metric, ahead.figures[worked.metric], behind.figures[worked.metric])
             # Skip the side that is behind; if both are level, check both.
             if own is None or own.values[0].high < 1 or own.values[0].low + own.values[0].high < 2 - LEVEL:
                 continue
             # The pair that loses most decides.
-            if best is None or equal is None or _compute_loss(own, found) > _compute_loss(equal, best):
-                equal, best = own, found
+            if best is None or equal is None or _compute_loss(own, at_best) > _compute_loss(equal, best):
+                equal, best = own, at_best
     return equal, best, None
 
 
@@ -411,8 +413,8 @@ def _check_statistics(claim: Claim, document: Document, worked: Worked) -> Repea
     return _pick_worst([statistics(index, pair, within, equal=equal) for pair in worked.pairs])
 
 
-def _pick_worst(found: list[RepeatNoise]) -> RepeatNoise:
-    return next((noise for noise in found if not noise.shown), found[0])
+def _pick_worst(noises: list[RepeatNoise]) -> RepeatNoise:
+    return next((noise for noise in noises if not noise.shown), noises[0])
 
 
 def _explain_few_peers(document: Document, worked: Worked) -> RepeatNoise | None:
@@ -456,12 +458,12 @@ def _add_platforms(claim: Claim, document: Document, worked: Worked) -> RowTable
 
 def _find_other_work(worked: Worked) -> tuple[str, ...]:
     """Return the differences in work between the two sides of a claim."""
-    found: dict[str, None] = {}
+    differing: dict[str, None] = {}
     for a, b in worked.pairs:
-        found.update((str(entry), None) for entry in differences(b, a) if entry.role in ("work", "data", "amount"))
+        differing.update((str(entry), None) for entry in differences(b, a) if entry.role in ("work", "data", "amount"))
         if product := other_product(a, b):
-            found[product] = None
-    return few(tuple(found))
+            differing[product] = None
+    return few(tuple(differing))
 
 
 def _format_figures(asserted: Asserted, worked: Worked) -> str:

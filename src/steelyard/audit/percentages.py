@@ -45,11 +45,11 @@ def work_percent(claim: Percent, table: RowTable, convention: str = "") -> Worke
     other: list[list[Reading]] = []
     for pair in pairs:
         a, b = two_figures(claim, metric, pair)
-        found = percent_readings(claim, a, b)
+        by_base = percent_readings(claim, a, b)
         # Which side is larger may change from pair to pair.
         bases = meant_bases(claim, a, b, convention)
-        meant.append([found[base] for base in bases])
-        other.append([found[base] for base in ("b", "a") if base not in bases])
+        meant.append([by_base[base] for base in bases])
+        other.append([by_base[base] for base in ("b", "a") if base not in bases])
     by_meaning = [
         tuple(merged(claim, list(column), pairs, alone, percent) for column in zip(*readings, strict=True))
         for readings in (meant, other)

@@ -194,11 +194,11 @@ def work_faster(claim: Faster, table: RowTable) -> Worked:
     pairs, metric, alone = pairs_and_metric(claim, table)
     about_speed(claim, metric, pairs[0][0].figures[metric])
     readings = [speed_ratio(*two_figures(claim, metric, pair)) for pair in pairs]
-    slower = [(pair, found) for pair, found in zip(pairs, readings, strict=True) if found.values[0].high <= 1]
+    slower = [(pair, ratio) for pair, ratio in zip(pairs, readings, strict=True) if ratio.values[0].high <= 1]
     firsts = [a for a, _ in pairs]
     faults = [
-        f"{found.text}{f' on {apart(pair[0], firsts)}' if len(pairs) > 1 else ''}, which is not faster"
-        for pair, found in slower[:SHOWN]
+        f"{ratio.text}{f' on {apart(pair[0], firsts)}' if len(pairs) > 1 else ''}, which is not faster"
+        for pair, ratio in slower[:SHOWN]
     ]
     faults += [f"{len(slower) - SHOWN} more"] if len(slower) > SHOWN else []
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, times),))
@@ -210,12 +210,12 @@ def _check_two_printed(claim: Faster, metric: str, pair: tuple[Row, Row]) -> lis
     texts = sides(claim)
     if len(texts) != 2 or claim.over:
         return []
-    found = []
+    faults = []
     for text, amount in zip(texts, two_figures(claim, metric, pair), strict=True):
         stated = figure(replace(claim, published=text))
         if not stated.low.meets(in_unit(amount, stated.unit)):
-            found.append(f"{digits(amount)} instead of {text}")
-    return found
+            faults.append(f"{digits(amount)} instead of {text}")
+    return faults
 
 
 def about_speed(claim: Claim, metric: str, amount: Amount) -> None:
@@ -318,9 +318,9 @@ def _find_cleaner_base(claim: Efficiency, table: RowTable, pair: tuple[Row, Row]
         return ()
     base = min(fewer, key=lambda other: devices(claim, other))
     gain = speed_ratio(row.figures[metric], base.figures[metric])
-    found = efficiency(gain, of_a_device(claim, metric, row, base))
+    reached = efficiency(gain, of_a_device(claim, metric, row, base))
     count = f"{counted(devices(claim, row))} vs {devices(claim, base):g}"
-    return (f"with all other settings equal, {count}: {gain.text}, an efficiency of {found.result}",)
+    return (f"with all other settings equal, {count}: {gain.text}, an efficiency of {reached.result}",)
 
 
 def work_equal(claim: Equal, table: RowTable) -> Worked:
@@ -381,11 +381,11 @@ def devices(claim: Claim, row: Row) -> float:
 
 def needed(claim: Claim, row: Row, key: str) -> float:
     """Return a numeric setting that the claim needs; raise InputError if it is unknown."""
-    found = row.number(key)
-    if not found:
+    number = row.number(key)
+    if not number:
         problem = Problem(row.place, f"{key} is unknown", f"a table with the column {key}")
         raise InputError(f"claim {claim.id} needs {key} of its rows", problems=(problem,))
-    return found
+    return number
 
 
 def few(faults: Sequence[str], shown: int = SHOWN) -> tuple[str, ...]:

@@ -95,11 +95,11 @@ def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equ
         return _compare_repeats(sides, kind)
     if within is None:
         return RepeatNoise(shown=False, text="the claim states no margin for equality")
-    found = compare_means(sides[1], sides[0])
-    assert found.low is not None
-    assert found.high is not None
-    inside = 1 - within <= found.low and found.high <= 1 + within
-    words = f"A/B = {short(found.value)}, 95 % CI {short(found.low)} to {short(found.high)}, margin {percent(within)}"
+    ratio = compare_means(sides[1], sides[0])
+    assert ratio.low is not None
+    assert ratio.high is not None
+    inside = 1 - within <= ratio.low and ratio.high <= 1 + within
+    words = f"A/B = {short(ratio.value)}, 95 % CI {short(ratio.low)} to {short(ratio.high)}, margin {percent(within)}"
     return RepeatNoise(shown=inside, text=words)
 
 
@@ -153,10 +153,10 @@ def _compute_spread(values: Sequence[float]) -> float:
 def _compare_repeats(sides: list[list[float]], kind: Kind) -> RepeatNoise:
     """Compute Welch's CI of the ratio of means; rates are averaged as times."""
     a, b = ([1 / value for value in side] if kind == "rate" else side for side in sides)
-    found = compare_means(b, a)
-    assert found.low is not None
-    assert found.high is not None
+    ratio = compare_means(b, a)
+    assert ratio.low is not None
+    assert ratio.high is not None
     what = "A/B" if kind == "other" else "time of A over time of B"
     runs = f"{len(a)} and {len(b)} runs"
-    words = f"{what} = {short(found.value)}, 95 % CI {short(found.low)} to {short(found.high)}, {runs}"
-    return RepeatNoise(shown=found.verdict in ("faster", "slower"), text=words)
+    words = f"{what} = {short(ratio.value)}, 95 % CI {short(ratio.low)} to {short(ratio.high)}, {runs}"
+    return RepeatNoise(shown=ratio.verdict in ("faster", "slower"), text=words)

@@ -48,19 +48,19 @@ def rows_of(claim: Claim, table: RowTable, extra: Mapping[str, Setting] | None =
     misplaced = [key for key in WAYS if key in claim.rows]
     problems = [Problem(f"rows.{key}", "not allowed in rows", f"{key} = true in a or b") for key in misplaced]
     problems += [
-        Problem(key, f"{value!r}", "true") for key, value in (extra or {}).items() if key in WAYS and value is not True
+        Problem(key, f"{value}", "true") for key, value in (extra or {}).items() if key in WAYS and value is not True
     ]
     if problems:
         raise InputError(f"claim {claim.id} is not valid", problems=tuple(problems))
     wanted_metric = wanted.get("metric")
     wanted = {key: value for key, value in wanted.items() if key not in (*WAYS, "metric")}
-    found = [row for row in table.rows if all(_has(row, key, value) for key, value in wanted.items())]
+    rows = [row for row in table.rows if all(_has(row, key, value) for key, value in wanted.items())]
     metric = wanted_metric or claim.metric
     if metric:
-        found = [row for row in found if str(metric) in row.figures]
-    if not found:
+        rows = [row for row in rows if str(metric) in row.figures]
+    if not rows:
         raise _explain_none(claim, table, wanted, str(metric or ""))
-    return found
+    return rows
 
 
 def one_row(claim: Claim, table: RowTable, side: Mapping[str, Setting]) -> Row:
@@ -80,7 +80,7 @@ def pairs_of(claim: PairClaim, table: RowTable) -> tuple[list[tuple[Row, Row]], 
             key = tuple(_read_value(row, key) for key in claim.over)
             # Unknown does not equal unknown, so a row with an unknown setting has no partner.
             groups.setdefault((number, row.place) if None in key else key, []).append(row)
-        sides.append({key: _put_together(claim, found, side) for key, found in groups.items()})
+        sides.append({key: _put_together(claim, rows, side) for key, rows in groups.items()})
     shared = [key for key in sides[0] if key in sides[1]]
     if not shared:
         problem = Problem(

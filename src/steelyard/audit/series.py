@@ -71,24 +71,27 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     limit = claim.up_to if claim.up_to is not None else max(reached)
     # The largest count first: it is the one that the claim is about.
     missed = [
-        f"{_format_efficiencies(found)} at {counted(count)}"
-        for count, found in sorted(reached.items(), reverse=True)
-        if count <= limit and max(span.high for span, _ in found) < claim.at_least
+        f"{_format_efficiencies(efficiencies)} at {counted(count)}"
+        for count, efficiencies in sorted(reached.items(), reverse=True)
+        if count <= limit and max(span.high for span, _ in efficiencies) < claim.at_least
     ]
     faults = [f"{', '.join(few(missed))}, below {100 * claim.at_least:g} %"] if missed else []
     last = max((count for count in reached if count <= limit), default=None)
     if last is None:
         faults.append(f"no row with more than {counted(fewest)} and at most {limit:g}")
-    listed = [f"{_format_efficiencies(found)} at {count:g}" for count, found in reached.items()]
+    listed = [f"{_format_efficiencies(efficiencies)} at {count:g}" for count, efficiencies in reached.items()]
     words = ", ".join(few(listed, MAX_LISTED))
     return Worked(
-        faults=few(faults), text=f"efficiency vs {counted(fewest)}: {words}", rows=tuple(rows), metric=metric,
+        faults=few(faults),
+        text=f"efficiency vs {counted(fewest)}: {words}",
+        rows=tuple(rows),
+        metric=metric,
         pairs=((max(reached[last], key=lambda entry: entry[0].high)[1], base),) if last is not None else (),
-    )  # fmt: skip
+    )
 
 
-def _format_efficiencies(found: list[tuple[Span, Row]]) -> str:
-    return " and ".join(few([percent(middle(span)) for span, _ in found]))
+def _format_efficiencies(efficiencies: list[tuple[Span, Row]]) -> str:
+    return " and ".join(few([percent(middle(span)) for span, _ in efficiencies]))
 
 
 def _refuse_several_works(claim: Claim, rows: Sequence[Row]) -> None:
@@ -103,18 +106,18 @@ def _refuse_several_works(claim: Claim, rows: Sequence[Row]) -> None:
 
 def work_same_work(claim: SameWork, table: RowTable) -> Worked:
     """Recompute rate times time of every row, and find the rows that differ from most others."""
-    found = [
+    having = [
         (row, names)
         for row in rows_of(claim, table)
         if (names := _find_rate_and_time(row, claim.rate, claim.time)) is not None
     ]
-    rows = [row for row, _ in found]
+    rows = [row for row, _ in having]
     if len(rows) < (1 if claim.published else 2):
         problem = Problem(
             "rows", f"{len(rows)} rows have a rate and a time", "two or more; or one and a published amount"
         )
         raise InputError(f"claim {claim.id} needs rows with a rate and a time", problems=(problem,))
-    amounts = [_multiply(row, *names) for row, names in found]
+    amounts = [_multiply(row, *names) for row, names in having]
     # The stated amount is a count, so its zeros are significant, unless it is printed with `about`.
     shared, agree = _find_shared(amounts, claim.within, stated_span(claim) if claim.published else None)
     words = ""
@@ -131,7 +134,7 @@ def work_same_work(claim: SameWork, table: RowTable) -> Worked:
         faults.append(f"{amount_of(value)} at {apart(row, rows)} ({off})")
     if len(outside) > SHOWN:
         faults.append(f"{len(outside) - SHOWN} more")
-    metric = ", ".join(dict.fromkeys(name for _, names in found for name in names))
+    metric = ", ".join(dict.fromkeys(name for _, names in having for name in names))
     return Worked(faults=tuple(faults), text=words, includes_faults=False, rows=tuple(rows), metric=metric)
 
 
@@ -180,10 +183,10 @@ def work_monotone(claim: Monotone, table: RowTable) -> Worked:
     rows.sort(key=lambda row: row.number(claim.setting) or 0.0)
     if len({row.number(claim.setting) for row in rows}) < 2:
         problem = Problem(
-            "setting", f"{len(rows)} rows with one {claim.setting!r} or none", "rows with two values or more"
+            "setting", f"{len(rows)} rows with one {claim.setting} or none", "rows with two values or more"
         )
         raise InputError(f"claim {claim.id} needs a series of rows", problems=(problem,))
-    series = [_average_steps(found, claim.setting, metric) for found in _group_series(rows, claim.setting)]
+    series = [_average_steps(group, claim.setting, metric) for group in _group_series(rows, claim.setting)]
     faults = [fault for steps in series for fault in _find_breaks(claim, steps)]
     figures = [row.figures[metric] for row in rows]
     faults += wrong_range(claim, figures) if claim.published else []
@@ -215,8 +218,8 @@ def _group_series(rows: list[Row], setting: str) -> list[list[Row]]:
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(key) for key in keys), []).append(row)
-    found = [group for group in groups.values() if len({row.number(setting) for row in group}) > 1]
-    return found or [rows]
+    series = [group for group in groups.values() if len({row.number(setting) for row in group}) > 1]
+    return series or [rows]
 
 
 def _average_steps(rows: list[Row], setting: str, metric: str) -> list[tuple[Row, Amount]]:
@@ -224,29 +227,29 @@ def _average_steps(rows: list[Row], setting: str, metric: str) -> list[tuple[Row
     groups: dict[float | None, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.number(setting), []).append(row)
-    found = []
+    steps = []
     for group in groups.values():
         figures = [row.figures[metric] for row in group]
         amount = figures[0] if len(figures) == 1 else averaged(figures)
         low, high = min(figure.low for figure in figures), max(figure.high for figure in figures)
-        found.append((group[0], replace(amount, low=low, high=high)))
-    return found
+        steps.append((group[0], replace(amount, low=low, high=high)))
+    return steps
 
 
 def _find_breaks(claim: Monotone, steps: list[tuple[Row, Amount]]) -> list[str]:
     """Return where a series goes the wrong way, relative to the best so far, so that slow trends are found too."""
-    rises, found = claim.direction == "rises", []
+    rises, breaks = claim.direction == "rises", []
     best = steps[0][1]
     for row, amount in steps[1:]:
         turned = amount.high < best.low if rises else amount.low > best.high
         if turned and not Span(amount.low, amount.high).meets(Span(best.low, best.high)):
-            found.append(f"{digits(amount)} after {digits(best)} at {named(claim.setting, row)}")
+            breaks.append(f"{digits(amount)} after {digits(best)} at {named(claim.setting, row)}")
         if (amount.value > best.value) if rises else (amount.value < best.value):
             best = amount
     first, last = steps[0][1], steps[-1][1]
-    if not found and ((last.value <= first.value) if rises else (last.value >= first.value)):
-        found.append(f"{digits(last)} at the end, {digits(first)} at the beginning")
-    return found
+    if not breaks and ((last.value <= first.value) if rises else (last.value >= first.value)):
+        breaks.append(f"{digits(last)} at the end, {digits(first)} at the beginning")
+    return breaks
 
 
 def work_best(claim: Best, table: RowTable) -> Worked:
@@ -276,9 +279,13 @@ def work_best(claim: Best, table: RowTable) -> Worked:
     if len(ahead) > SHOWN:
         faults = [*faults[:SHOWN], f"{len(ahead) - SHOWN} more"]
     return Worked(
-        faults=tuple(faults), text="; ".join(texts[:SHOWN]), includes_faults=False, rows=tuple(claimed), metric=metric,
+        faults=tuple(faults),
+        text="; ".join(texts[:SHOWN]),
+        includes_faults=False,
+        rows=tuple(claimed),
+        metric=metric,
         pairs=tuple((*ahead, *behind)[:1]),
-    )  # fmt: skip
+    )
 
 
 def _average_repeats(rows: list[Row], metric: str) -> list[Row]:
@@ -287,11 +294,11 @@ def _average_repeats(rows: list[Row], metric: str) -> list[Row]:
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(key) for key in keys), []).append(row)
-    found = []
+    averages = []
     for group in groups.values():
         amount = group[0].figures[metric] if len(group) == 1 else averaged([row.figures[metric] for row in group])
-        found.append(replace(group[0], figures={metric: amount}))
-    return found
+        averages.append(replace(group[0], figures={metric: amount}))
+    return averages
 
 
 def _find_rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) -> list[tuple[Row, Row]]:

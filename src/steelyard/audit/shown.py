@@ -76,15 +76,15 @@ def shown_tables(table: RowTable, findings: Iterable[Finding]) -> list[ShownTabl
 
 def _doubts(findings: Iterable[Finding]) -> Doubts:
     """Collect the wrong figures of all findings above a note, the most severe first."""
-    found: Doubts = {}
+    doubts: Doubts = {}
     above = [finding for finding in findings if finding.severity != "note"]
     for finding in sorted(above, key=lambda entry: list(SEVERITIES).index(entry.severity)):
         for wrong in finding.wrong:
             at = (wrong.place, wrong.name)
-            known = found.get(at, ShownCell("", severity=finding.severity))
+            known = doubts.get(at, ShownCell("", severity=finding.severity))
             codes = tuple(dict.fromkeys((*known.codes, finding.code)))
-            found[at] = ShownCell("", known.recomputed or wrong.recomputed, known.severity, codes)
-    return found
+            doubts[at] = ShownCell("", known.recomputed or wrong.recomputed, known.severity, codes)
+    return doubts
 
 
 def _mark(text: str, doubt: ShownCell | None) -> ShownCell:
@@ -145,7 +145,7 @@ def _of_rows(table: RowTable, doubts: Doubts) -> ShownTable:
     metrics = sorted(counts, key=lambda name: (name not in marked, -counts[name]))[:MAX_FIGURES]
     metrics.sort(key=list(counts).index)
     units = {name: {row.figures[name].unit for row in rows if name in row.figures} for name in metrics}
-    one_unit = {name: next(iter(found)) if len(found) == 1 else "" for name, found in units.items()}
+    one_unit = {name: next(iter(stated)) if len(stated) == 1 else "" for name, stated in units.items()}
     headings = ["row", *(key.replace("_", " ") for key in keys)]
     headings += [
         f"{name.replace('_', ' ')}{f', {unit}' if unit not in ('', '1') else ''}" for name, unit in one_unit.items()
@@ -164,13 +164,13 @@ def _of_rows(table: RowTable, doubts: Doubts) -> ShownTable:
 
 
 def _figure(row: Row, metric: str, *, with_unit: bool) -> str:
-    found = row.figures.get(metric)
-    if found is None:
+    amount = row.figures.get(metric)
+    if amount is None:
         return "-" if row.status == "completed" else row.status.replace("_", " ")
     # Values are stored in base units and shown in their own unit: as printed, or with their interval.
-    factor = (unit_of(found.unit) or ("", 1.0))[1]
-    text = found.text or numbers.number(found.value / factor, 5, plain_below=9)
-    if not found.text and found.low < found.high:
-        low, high = (numbers.number(end / factor, 4, plain_below=9) for end in (found.low, found.high))
+    factor = (unit_of(amount.unit) or ("", 1.0))[1]
+    text = amount.text or numbers.number(amount.value / factor, 5, plain_below=9)
+    if not amount.text and amount.low < amount.high:
+        low, high = (numbers.number(end / factor, 4, plain_below=9) for end in (amount.low, amount.high))
         text += f" [{low}, {high}]"
-    return f"{text} {found.unit}" if with_unit and found.unit not in ("", "1") else text
+    return f"{text} {amount.unit}" if with_unit and amount.unit not in ("", "1") else text

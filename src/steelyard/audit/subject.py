@@ -70,7 +70,7 @@ class Audit:
     def findings_on(self, table: RowTable) -> tuple[Finding, ...]:
         """Return the findings on one of the tables; with several, their places begin with its name."""
         several = len(self.tables) > 1
-        return tuple(found for found in self.findings if not several or found.place.startswith(f"{table.name}, "))
+        return tuple(finding for finding in self.findings if not several or finding.place.startswith(f"{table.name}, "))
 
 
 def audit(name: str, folder: ResultFolder, platforms: tuple[Platform, ...] = (), maps: tuple[str, ...] = ()) -> Audit:
@@ -95,7 +95,7 @@ def audit(name: str, folder: ResultFolder, platforms: tuple[Platform, ...] = (),
     known = [*documents.names(), *folder.studies()]
     near = nearest(name, known)
     raise InputError(
-        f"{name!r} is not a file, a result folder, a study or run in {folder.path}, or a built-in document; "
+        f"{name} is not a file, a result folder, a study or run in {folder.path}, or a built-in document; "
         f"built in: {', '.join(documents.names())}",
         next_step=f"steelyard audit {near}" if near else "steelyard audit --reference",
     )
@@ -132,9 +132,9 @@ def _audit_file(path: Path, platforms: tuple[Platform, ...], maps: tuple[str, ..
     claims = replace(claims, tables=tables)
     findings: list[Finding] = []
     for name, table in tables.items():
-        found = check_table(replace(table, rows=table.rows[:MAX_CHECKED]))
+        own = check_table(replace(table, rows=table.rows[:MAX_CHECKED]))
         several = len(claims.tables) > 1
-        findings += [replace(entry, place=f"{name}, {entry.place}" if several else entry.place) for entry in found]
+        findings += [replace(entry, place=f"{name}, {entry.place}" if several else entry.place) for entry in own]
     rows = sum(len(table.rows) for table in claims.tables.values())
     about = f"{rows} rows in {', '.join(claims.tables)}" + (f"; {claims.title}" if claims.title else "")
     unchecked = sum(max(0, len(table.rows) - MAX_CHECKED) for table in tables.values())
@@ -168,22 +168,22 @@ def _audit_folder(path: Path) -> Audit:
 
 def _audit_records(name: str, records: Iterable[RunRecord]) -> Audit:
     """Check the runs with the run rules, then their configurations with the table rules."""
-    found: dict[tuple[str, str, str], tuple[Finding, list[str]]] = {}
+    by_text: dict[tuple[str, str, str], tuple[Finding, list[str]]] = {}
     every = list(records)
     for record in every:
         for finding in check("run", record):
             key = (record.spec.study, finding.code, finding.message)
-            found.setdefault(key, (finding, []))[1].append(f"{record.spec.study}/{record.run_id}")
+            by_text.setdefault(key, (finding, []))[1].append(f"{record.spec.study}/{record.run_id}")
     # Report a finding that several runs share once, at the first run.
     findings = [
         replace(finding, place=runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more")
-        for finding, runs in found.values()
+        for finding, runs in by_text.values()
     ]
     by_study: dict[str, list[RunRecord]] = {}
     for record in every:
         by_study.setdefault(record.spec.study, []).append(record)
     tables = [RowTable(study, tuple(row_of(cell) for cell in summarise(its))) for study, its in by_study.items()]
-    findings += [found for table in tables for found in check_table(table)]
+    findings += [finding for table in tables for finding in check_table(table)]
     runs, studies = len(every), len(by_study)
     about = f"{runs} run{'s' * (runs != 1)} of {studies} {'study' if studies == 1 else 'studies'}"
     return Audit(name, about, tuple(findings), tables=tuple(tables))

@@ -95,19 +95,19 @@ def read_platforms(path: Path) -> tuple[Platform, ...]:
 
 def parse_platforms(text: str, name: str) -> tuple[Platform, ...]:
     """Parse machines from CSV text, one per line."""
-    found: list[Platform] = []
+    platforms: list[Platform] = []
     problems: list[Problem] = []
     for line, cells in _read_lines(text, name, (*PLATFORM_COLUMNS, *PLATFORM_TEXT), ("platform", "accelerator")):
         try:
-            found.append(
+            platforms.append(
                 _make_platform({PLATFORM_COLUMNS[key]: cells[key] for key in PLATFORM_COLUMNS if cells.get(key)})
             )
         except BadCellError as error:
             problems.append(Problem(f"line {line}, {error.column}", error.problem, error.valid))
     _refuse(name, problems)
-    if len(found) > MAX_PLATFORMS:
+    if len(platforms) > MAX_PLATFORMS:
         raise InputError(f"{name} has more than {MAX_PLATFORMS} machines")
-    return tuple(found)
+    return tuple(platforms)
 
 
 def decoded(content: bytes, name: str) -> str:
@@ -170,7 +170,7 @@ def _read_header(cells: list[str], name: str, known: tuple[str, ...], required: 
             near = setting_for(column, known) or nearest(column[:MAX_METRIC], known)
             problems.append(Problem(where, f"unknown column {_shorten(column)}", valid, near=near))
     missing = [column for column in required if column not in columns]
-    problems += [Problem("line 1", f"the column {column!r} is missing", valid) for column in missing]
+    problems += [Problem("line 1", f"the column {column} is missing", valid) for column in missing]
     _refuse(name, problems)
     return columns
 
@@ -287,12 +287,17 @@ def setting(key: str, text: str) -> Setting:
     if key not in NUMBERS:
         return {"true": True, "false": False}.get(text.lower(), _check_text(key, text))
     least = "a whole number, 0 or more" if key in MAY_BE_ZERO else "a whole number, 1 or more"
-    found = printed(text)
+    number = printed(text)
     if key not in WHOLE:
         return _parse_positive(key, text)
-    if found is None or found[0] != int(found[0]) or found[0] < (0 if key in MAY_BE_ZERO else 1) or found[0] > 1e18:
+    if (
+        number is None
+        or number[0] != int(number[0])
+        or number[0] < (0 if key in MAY_BE_ZERO else 1)
+        or number[0] > 1e18
+    ):
         raise BadCellError(key, _shorten(text), least)
-    return int(found[0])
+    return int(number[0])
 
 
 def figure(metric: str, text: str, unit: str) -> tuple[Amount | None, str | None]:
@@ -305,14 +310,14 @@ def figure(metric: str, text: str, unit: str) -> tuple[Amount | None, str | None
     wanted = metric_kind(metric)
     if wanted is not None and known[0] != wanted:
         raise BadCellError("unit", f"{metric} in {_shorten(unit)}", f"the unit of a {wanted.replace('_', ' ')}")
-    found = clock(text, unit) if unit in CLOCKS else printed(text)
-    if found is None:
+    number = clock(text, unit) if unit in CLOCKS else printed(text)
+    if number is None:
         raise BadCellError(
             "value", f"{_shorten(text)} is not a number", "a number such as 786, 1,281,167 or 2.1e5; empty; OOM"
         )
-    if found[0] < 0 and known[0] != "ratio":
+    if number[0] < 0 and known[0] != "ratio":
         raise BadCellError("value", f"{_shorten(text)} is negative", f"a {known[0].replace('_', ' ')} of at least 0")
-    return Amount(found[0] * known[1], found[1] * known[1], found[2] * known[1], unit, text), None
+    return Amount(number[0] * known[1], number[1] * known[1], number[2] * known[1], unit, text), None
 
 
 def _parse_toml_table(text: str, name: str, platforms: tuple[Platform, ...]) -> RowTable:
@@ -409,14 +414,14 @@ def _check_text(column: str, text: str) -> str:
 
 
 def _parse_positive(column: str, text: str) -> float:
-    found = printed(text)
-    if found is None or not 0 < found[0] < math.inf:
+    number = printed(text)
+    if number is None or not 0 < number[0] < math.inf:
         raise BadCellError(column, _shorten(text), "a number above 0")
-    return found[0]
+    return number[0]
 
 
 def _shorten(text: str) -> str:
-    return repr(text if len(text) <= MAX_METRIC else text[: MAX_METRIC - 3] + "...")
+    return f'"{text if len(text) <= MAX_METRIC else text[: MAX_METRIC - 3] + "..."}"'
 
 
 def _refuse(name: str, problems: list[Problem]) -> None:

@@ -33,11 +33,14 @@ def add_common(parser: Parser, *, results: bool = True, loudness: bool = False, 
     """Add the options that most verbs have. `inner`: the parser of an action of a verb."""
     group = parser.add_argument_group("general options")
     if results:
-        default = os.environ.get("STEELYARD_RESULTS", "steelyard-results")
+        default = os.environ.get("STEELYARD_RESULTS") or "steelyard-results"
         group.add_argument(
-            "--results", type=Path, default=Path(default), metavar="DIR",
+            "--results",
+            type=Path,
+            default=Path(default),
+            metavar="DIR",
             help="results folder (default: $STEELYARD_RESULTS or ./steelyard-results)",
-        )  # fmt: skip
+        )
     if loudness:
         either = group.add_mutually_exclusive_group()
         either.add_argument("--quiet", action="store_true", help="print the result only, no progress")
@@ -59,9 +62,15 @@ def add_action(actions: Any, name: str, text: str, *examples: str) -> Parser:
 
 
 def add_setting(
-    group: Any, contract: type, field: str, text: str, *, names: tuple[str, ...] = (), default: str | None = None,
+    group: Any,
+    contract: type,
+    field: str,
+    text: str,
+    *,
+    names: tuple[str, ...] = (),
+    default: str | None = None,
     metavar: str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Add an option for a field: its type, limits and choices from the contract, its default in the help.
 
     The value is None when the option is not given. `default` describes the default where a value does not.
@@ -77,10 +86,14 @@ def add_setting(
         text = f"{text} (default {value:g})" if isinstance(value, float) else f"{text} (default {value})"
     reads: dict[Any, Callable[[str], Any]] = {int: whole, float: number}
     group.add_argument(
-        *(names or (f"--{field.replace('_', '-')}",)), dest=field, default=None, choices=choices,
-        type=_limited(reads.get(kind, str), limits), help=text.replace("%", "%%"),
+        *(names or (f"--{field.replace('_', '-')}",)),
+        dest=field,
+        default=None,
+        choices=choices,
+        type=_limited(reads.get(kind, str), limits),
+        help=text.replace("%", "%%"),
         metavar=metavar or {int: "N", float: "X"}.get(kind, "NAME"),
-    )  # fmt: skip
+    )
 
 
 def add_switch(group: Any, field: str, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from steelyard.audit import documents
 from steelyard.audit.reading import long_form
@@ -10,6 +11,7 @@ from steelyard.audit.table import read_platforms
 from steelyard.cli.exit_codes import DONE, FAILED, UNDECIDED
 from steelyard.errors import InputError, printable
 from steelyard.report.audit.page import audit_page
+from steelyard.report.render.files import require_place
 from steelyard.report.render.html import html
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.claims import audit_lines, audit_object
@@ -21,6 +23,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Audit everything; the exit code is that of the worst verdict."""
     if not arguments.what and not arguments.reference:
         raise InputError("nothing to audit", next_step="steelyard audit FILE, or steelyard audit --reference")
+    if arguments.html is not None:
+        require_place(arguments.html, "html")
+    if arguments.save is not None and any(Path(word).resolve() == arguments.save.resolve() for word in arguments.what):
+        raise InputError(f"--save {arguments.save}: is what is audited", next_step="--save another file")
     platforms = read_platforms(arguments.platforms) if arguments.platforms else ()
     folder = ResultFolder(arguments.results)
     audits = [audit(word, folder, platforms, tuple(arguments.map)) for word in arguments.what]

@@ -13,7 +13,7 @@ from steelyard.audit.beside import rows_beside
 from steelyard.results.store import ResultFolder
 from steelyard.rules.table.row import Row
 from steelyard.stats.ratio import DRIFT
-from steelyard.terminal.compare import compared_object, lines
+from steelyard.terminal.compare import compared_object, lines, names_of
 from steelyard.terminal.document import print_json
 
 
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(compared_object(compared, arguments.a, arguments.b))
     else:
-        print("\n".join(lines(compared, arguments.a, arguments.b)))
+        print("\n".join(lines(compared, arguments.a, arguments.b, names_of([*a, *b]))))
     return 0 if compared.made else 1
 
 
@@ -39,12 +39,12 @@ def _with_better_command(
     arguments: argparse.Namespace, folder: ResultFolder, compared: Compared, sides: tuple[Sequence[Row], Sequence[Row]]
 ) -> Compared:
     """Name the comparison that was measured already in place of the commands that would measure it again."""
-    found = comparable_instead(folder, (arguments.a, arguments.b), sides, arguments.factor, compared.metric)
-    if found is None:
+    instead = comparable_instead(folder, (arguments.a, arguments.b), sides, arguments.factor, compared.metric)
+    if instead is None:
         return compared
     words = ["--factor", arguments.factor] if arguments.factor else []
     words += ["--metric", compared.metric] if compared.metric != "throughput" else []
-    command = shlex.join(["steelyard", "compare", *found, *words])
+    command = shlex.join(["steelyard", "compare", *instead, *words])
     entries = []
     for entry in compared.comparisons:
         findings = tuple(

@@ -26,9 +26,17 @@ REGISTERED = {
 }
 """Arguments, alone or with their verb, that name something registered, by kind."""
 STUDIES = (
-    "show.what", "best.selection", "compare.a", "compare.b", "batch.selection", "scaling.selection", "energy.selection",
-    "report.selection", "status.study", "pack.study",
-)  # fmt: skip
+    "show.what",
+    "best.selection",
+    "compare.a",
+    "compare.b",
+    "batch.selection",
+    "scaling.selection",
+    "energy.selection",
+    "report.selection",
+    "status.study",
+    "pack.study",
+)
 FILES = ("audit.what", "site.site", "study.site", "pack.site", "best.site")
 # Folders of others may have any name: only names that a study can have are printed, as nothing but words.
 _RUNS = '"${STEELYARD_RESULTS:-steelyard-results}"/runs'
@@ -58,9 +66,11 @@ function _steelyard_studies
 end
 """
 STUDY_NAMES = {
-    "bash": "_steelyard_studies", "zsh": "_steelyard_studies", "fish": "(_steelyard_studies)",
+    "bash": "_steelyard_studies",
+    "zsh": "_steelyard_studies",
+    "fish": "(_steelyard_studies)",
     "preamble": {"bash": _BASH, "zsh": _ZSH, "fish": _FISH},
-}  # fmt: skip
+}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -88,9 +98,11 @@ def _whole_parser() -> Parser:
 def _add_values(parser: Parser, verb: str) -> None:
     """Say what the arguments of a verb or of one of its actions can be."""
     names = {
-        "explain.names": [*codes(), *SCHEMAS, "settings"], "query.query": [*QUESTIONS], "site.kind": kinds("sites"),
+        "explain.names": [*codes(), *SCHEMAS, "settings"],
+        "query.query": [*QUESTIONS],
+        "site.kind": kinds("sites"),
         "pack.scheme": scheme_names(),
-    }  # fmt: skip
+    }
     for action in parser._actions:  # noqa: SLF001 - argparse has no public way to list what a parser takes
         own = f"{verb}.{action.dest}"
         complete: object = None

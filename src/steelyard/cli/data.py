@@ -18,11 +18,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = list_formats()
+    formats = list_formats()
     if arguments.json:
-        print_json({"shape": "data-list/1", "formats": found})
+        print_json({"shape": "data-list/1", "formats": formats})
     else:
-        print(f"{formats_table(found)}\n\nnext: steelyard data show FORMAT")
+        print(f"{formats_table(formats)}\n\nnext: steelyard data show FORMAT")
     return 0
 
 
@@ -62,8 +62,11 @@ def _shards(arguments: argparse.Namespace) -> int:
         to_shards(root, arguments.target, arguments.samples_per_shard)
         return _check_and_print(arguments, plugins.load("data", "webdataset"), arguments.target)
     sources = [Path(source) for source in arguments.sources]
-    missing = tuple(Problem(str(path), "is not a file", "imagefolder:PATH, or text files (.jsonl)")
-                    for path in sources if not path.is_file())  # fmt: skip
+    missing = tuple(
+        Problem(str(path), "is not a file", "imagefolder:PATH, or text files (.jsonl)")
+        for path in sources
+        if not path.is_file()
+    )
     if missing:
         raise InputError("a source does not exist", problems=missing)
     require_empty(arguments.target)
@@ -75,9 +78,9 @@ def _shards(arguments: argparse.Namespace) -> int:
 
 def _check_and_print(arguments: argparse.Namespace, form: Format, root: Path, *, every: bool = False) -> int:
     """Check a data set and print what it holds."""
-    found = check_data(form, root, every=every)
+    check = check_data(form, root, every=every)
     if arguments.json:
-        print_json({"shape": "data-check/1", **found})
+        print_json({"shape": "data-check/1", **check})
     else:
-        print("\n".join(data_check_lines(found)))
-    return 1 if found["problems"] else 0
+        print("\n".join(data_check_lines(check)))
+    return 1 if check["problems"] else 0

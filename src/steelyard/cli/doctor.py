@@ -21,18 +21,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the checks; exit code 1 when one is wrong."""
     plan = IntendedRun(arguments.results, arguments.data, arguments.devices, arguments.loader_workers)
     trying = partial(trial, launcher=LocalLauncher())
-    found = []
+    done = []
     with Foot(live=not arguments.json) as foot:
         # Some checks take seconds: say which, and print each at once.
         for check in checks(
             HostView(), plan, trying, whereabouts(os.environ).message, lambda what: foot.show([f"checking: {what}"])
         ):
-            found.append(check)
+            done.append(check)
             if not arguments.json:
                 foot.show([])
                 print("\n".join(check_lines(check, NAME_COLUMNS)), flush=True)
     if arguments.json:
-        print_json({"shape": "doctor/1", "checks": [asdict(check) for check in found]})
+        print_json({"shape": "doctor/1", "checks": [asdict(check) for check in done]})
     else:
-        print(checks_summary(found))
-    return int(any(check.verdict == "wrong" for check in found))
+        print(checks_summary(done))
+    return int(any(check.verdict == "wrong" for check in done))

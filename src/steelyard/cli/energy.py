@@ -17,21 +17,25 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the energy; exit code 1 when none of it is valid."""
     folder = ResultFolder(arguments.results)
     cells = cells_with_energy(folder, select(folder, arguments.selection))
-    found = plotted(folder, cells)
-    trace = found[1] if found else None
+    plot = plotted(folder, cells)
+    trace = plot[1] if plot else None
     checks = compare_meters(
-        folder, cells, meter=arguments.meter, scope=arguments.meter_scope, slurm=arguments.slurm,
+        folder,
+        cells,
+        meter=arguments.meter,
+        scope=arguments.meter_scope,
+        slurm=arguments.slurm,
         plugin=arguments.slurm_plugin,
-    )  # fmt: skip
+    )
     if arguments.json:
         print_json(energy_object(cells, trace, checks))
     else:
         print("\n".join([*energy_lines(cells, trace), *held_lines(checks)]))
     if arguments.plot is not None:
-        if found is None or not found[1].lines:
+        if plot is None or not plot[1].lines:
             print("no plot: no selected run has power readings", file=sys.stderr)
         else:
-            entry, shown = found
+            entry, shown = plot
             title = f"Power of run {shown.run_id}"
             arguments.plot.write_text(power_svg(shown, title, summary_of(entry, shown)), encoding="utf-8")
             print(printable(f"plot of run {shown.run_id}: {arguments.plot}"), file=sys.stderr)

@@ -23,12 +23,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Ask; exit code 0 inside or without a figure, 1 outside, 3 when there is no band or more than one."""
     rows = known_rows(ResultFolder(arguments.results), arguments.workload)
     value = None if arguments.value is None else _value(arguments.value, rows, arguments.metric)
-    found = expect(rows, _asked(arguments), arguments.metric, value=value)
+    expected = expect(rows, _asked(arguments), arguments.metric, value=value)
     if arguments.json:
-        print_json({"shape": "expect/1", "expected": [expected_object(entry) for entry in found]})
+        print_json({"shape": "expect/1", "expected": [expected_object(entry) for entry in expected]})
     else:
-        print("\n".join(expect_lines(found, rows, arguments.workload, arguments.metric)))
-    answers = {entry.answer for entry in found if entry.band is not None}
+        print("\n".join(expect_lines(expected, rows, arguments.workload, arguments.metric)))
+    answers = {entry.answer for entry in expected if entry.band is not None}
     if not answers or (value is not None and len(answers) > 1):
         return UNDECIDED
     return DONE if answers <= {"inside", "band"} else FAILED
@@ -53,12 +53,12 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Setting]:
 def _value(text: str, rows: list[Row], metric: str) -> float:
     """Return a figure in its base unit; without a unit it is in that of the known figures."""
     digits, _, unit = text.strip().partition(" ")
-    found = printed(digits)
+    figure = printed(digits)
     units = {row.figures[metric].unit for row in rows if metric in row.figures}
     if not unit and len(units) == 1:
         unit = units.pop()
     known = unit_of(unit.strip())
-    if found is None or known is None or found[0] <= 0:
-        problem = Problem("--value", "not a figure with a unit", known_units() if found else "a number", given=text)
+    if figure is None or known is None or figure[0] <= 0:
+        problem = Problem("--value", "not a figure with a unit", known_units() if figure else "a number", given=text)
         raise InputError("the figure cannot be read", problems=(problem,))
-    return found[0] * known[1]
+    return figure[0] * known[1]

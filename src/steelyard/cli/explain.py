@@ -3,10 +3,11 @@
 import argparse
 import importlib
 import json
+import re
 
 from steelyard.cli.main import VERBS
 from steelyard.cli.parser import did_you_mean
-from steelyard.errors import InputError
+from steelyard.errors import InputError, nearest
 from steelyard.rules.rule import Rule, codes, find_rule, rule
 from steelyard.rules.table.settings import setting_groups
 from steelyard.terminal.document import print_json
@@ -14,6 +15,7 @@ from steelyard.terminal.fields import field_lines, field_words
 from steelyard.terminal.rule import overview, rule_object, settings_lines, terminal
 from steelyard.terminal.text import table, wrapped
 
+CODE = re.compile(r"SY\d{3}", re.IGNORECASE)
 SCHEMAS = {
     "run-spec": (
         "steelyard.contracts.spec:RunSpec",
@@ -43,12 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.names and arguments.names[0] in SCHEMAS and set(arguments.names[1:]).isdisjoint(SCHEMAS):
         _print_fields(*arguments.names, as_json=arguments.json)
         return 0
-    found = [_find(name) for name in arguments.names] or [rule(code) for code in codes()]
+    rules = [_find(name) for name in arguments.names] or [rule(code) for code in codes()]
     if arguments.json:
         listed = [] if arguments.names else list(SCHEMAS)
-        print_json({"shape": "explain/1", "codes": [rule_object(entry) for entry in found], "schemas": listed})
+        print_json({"shape": "explain/1", "codes": [rule_object(entry) for entry in rules], "schemas": listed})
     elif arguments.names:
-        print("\n\n".join("\n".join(terminal(entry)) for entry in found))
+        print("\n\n".join("\n".join(terminal(entry)) for entry in rules))
     else:
         schemas = table(["schema", "of"], [[name, text] for name, (_, text) in SCHEMAS.items()])
         outputs = wrapped("What a verb prints with --json: steelyard explain VERB --schema")
@@ -91,8 +93,8 @@ def _print_output_schema(names: list[str]) -> None:
 
 def _find(name: str) -> Rule:
     """The rule with this code or name."""
-    if found := find_rule(name.upper()):
-        return found
+    if entry := find_rule(name.upper()):
+        return entry
     rules = {made.name: made for made in map(rule, codes())}
     if name.lower() in rules:
         return rules[name.lower()]
@@ -101,5 +103,8 @@ def _find(name: str) -> Rule:
     if name in VERBS:
         what = f"{name} is a verb; with --schema, the JSON Schema of its output is printed"
         raise InputError(what, next_step=f"steelyard explain {name} --schema")
-    hint = did_you_mean(name.upper(), codes()) or did_you_mean(name.lower(), [*rules, *SCHEMAS, "settings"])
-    raise InputError(f"{name}: unknown code or schema{hint}", next_step="steelyard explain")
+    # A code in the right form is no slip of another one.
+    known = () if CODE.fullmatch(name) else codes()
+    near = nearest(name.upper(), known) or nearest(name.lower(), [*rules, *SCHEMAS, "settings"])
+    hint, step = (f"; did you mean {near}?", f"steelyard explain {near}") if near else ("", "steelyard explain")
+    raise InputError(f"{name}: unknown code or schema{hint}", next_step=step)

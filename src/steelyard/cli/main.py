@@ -1,5 +1,6 @@
 """The entry point: find the verb and run it. `--help` imports nothing else."""
 
+import os
 import sys
 
 from steelyard.cli.exit_codes import DONE, INVALID, MEANINGS
@@ -62,6 +63,10 @@ Exit codes:
 def main(argv: list[str] | None = None) -> int:
     """Run one verb."""
     words = sys.argv[1:] if argv is None else argv
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # Closed by the caller (2>&-): nothing is shown, but the work is done and the exit code stays the same.
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 -- without pathlib
     if words[:1] == ["help"] and len(words) > 1:
         words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):

@@ -20,7 +20,7 @@ from steelyard.report.pack.sections import hours_answer
 from steelyard.report.render import draw
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.document import print_json
-from steelyard.terminal.findings import tally
+from steelyard.terminal.findings import tally_lines
 from steelyard.terminal.text import table, wrapped
 
 CHARGE = re.compile(r"(?P<rate>\d+(?:\.\d+)?)\s+(?P<unit>[^\s/][^/]{0,40})/(?P<per>device|node)-hour")
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     made = written.pack
     # Requirements that only the applicant can answer do not count.
     answered = all(not line.todo or line.demand.needs == ("yours",) for s in made.schemes for line in lines(made, s))
-    fit = all(fits(made, found) for found in made.schemes)
+    fit = all(fits(made, file) for file in made.schemes)
     return 0 if answered and fit and made.passes else 1
 
 
@@ -62,7 +62,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     ]
     epochs = (arguments.epochs, arguments.epoch_samples)
     if (arguments.samples is None) == (None in epochs) or (arguments.samples is not None and epochs != (None, None)):
-        missing.append(Problem("--samples", "missing, or given twice", "--samples N, or --epochs N --epoch-samples N"))
+        missing.append(Problem("--samples", "give --samples N, or --epochs N with --epoch-samples N"))
     if missing:
         step = "steelyard pack STUDY --scheme nairr --epochs 90 --epoch-samples 1281167 --devices 8 -o pack"
         raise InputError("a pack needs a study and a plan", problems=tuple(missing), next_step=step)
@@ -72,7 +72,7 @@ def _make_plan(arguments: argparse.Namespace, schemes: list[SchemeFile]) -> Work
     samples = arguments.samples
     if samples is None:
         samples = arguments.epochs * arguments.epoch_samples
-    asked = [found.scheme.buffer for found in schemes if found.scheme.buffer is not None]
+    asked = [file.scheme.buffer for file in schemes if file.scheme.buffer is not None]
     middle = max(((entry.low_percent + entry.high_percent) / 2 for entry in asked), default=0.0)
     limit_h = arguments.job_hours
     if limit_h is None and arguments.site is not None:
@@ -97,13 +97,13 @@ def _make_tariff(arguments: argparse.Namespace) -> Tariff | None:
     each = arguments.node_devices or (place.pool.devices_per_node if place else None)
     whole = place.pool.exclusive if place else False
     if arguments.charge is not None:
-        found = CHARGE.fullmatch(arguments.charge.strip())
-        if found is None:
+        match = CHARGE.fullmatch(arguments.charge.strip())
+        if match is None:
             given = arguments.charge[:60]
             raise OptionError(f"--charge {given}: must be a rate such as '1.5 SU/device-hour'", "steelyard pack")
-        by_node = found["per"] == "node"
-        rate = float(found["rate"])
-        return Tariff(found["unit"], 0.0 if by_node else rate, rate if by_node else 0.0, each, whole, "the rate given")
+        by_node = match["per"] == "node"
+        rate = float(match["rate"])
+        return Tariff(match["unit"], 0.0 if by_node else rate, rate if by_node else 0.0, each, whole, "the rate given")
     if place is None:
         return None
     return replace(tariff_of(place), devices_per_node=each)
@@ -111,18 +111,20 @@ def _make_tariff(arguments: argparse.Namespace) -> Tariff | None:
 
 def _print(pack: Pack, folder: Path) -> None:
     print("\n".join(wrapped(hours_answer(pack.request))))
-    print("\n".join(wrapped(f"Audit: {tally(pack.findings)}")))
-    for found in pack.schemes:
+    # The last line has the command that shows the findings.
+    told = [line for line in tally_lines(pack.findings) if not line.startswith("next: ")]
+    print("\n".join(["Audit: " + told[0][0].lower() + told[0][1:], *told[1:]]))
+    for file in pack.schemes:
         rows = [
             [line.demand.id, "yes" if not line.todo else "partly" if line.sections else "no"]
-            for line in lines(pack, found)
+            for line in lines(pack, file)
         ]
-        print(f"\n{printable(found.scheme.title)}\n{table(['requirement', 'answered'], rows)}")
-        for line in lines(pack, found):
+        print(f"\n{printable(file.scheme.title)}\n{table(['requirement', 'answered'], rows)}")
+        for line in lines(pack, file):
             for todo in line.todo:
                 print("\n".join(wrapped(f"{line.demand.id}: {todo}")))
-        if not fits(pack, found):
-            print(f"pages: {pack.pages:g}; the limit is {found.scheme.page_limit:g}")
+        if not fits(pack, file):
+            print(f"pages: {pack.pages:g}; the limit is {file.scheme.page_limit:g}")
     print(f"\npages of section.pdf: {pack.pages:g}" if pack.pages else "\npages: not counted; add --pdf")
     rest = f"; the rest: {folder}/appendix.tex" if pack.appendix else ""
     print(printable(f"overview: {folder}/pack.html; to submit: {folder}/section.tex{rest}"))
@@ -131,17 +133,25 @@ def _print(pack: Pack, folder: Path) -> None:
 
 
 def _list(*, as_json: bool) -> int:
-    found = [find_scheme(name) for name in scheme_names()]
+    schemes = [find_scheme(name) for name in scheme_names()]
     if as_json:
         entries = [
-            {"name": one.name, "title": one.scheme.title, "where": one.scheme.where, "state": one.scheme.state,
-             "seen": one.scheme.seen, "source": one.scheme.source, "address": one.scheme.address, "place": one.place,
-             "demands": [demand.demand for demand in one.scheme.demand]}
-            for one in found
-        ]  # fmt: skip
+            {
+                "name": one.name,
+                "title": one.scheme.title,
+                "where": one.scheme.where,
+                "state": one.scheme.state,
+                "seen": one.scheme.seen,
+                "source": one.scheme.source,
+                "address": one.scheme.address,
+                "place": one.place,
+                "demands": [demand.demand for demand in one.scheme.demand],
+            }
+            for one in schemes
+        ]
         print_json({"shape": "pack-schemes/1", "schemes": entries})
         return 0
-    rows = [[one.name, one.scheme.where, one.scheme.state, str(one.scheme.seen), one.scheme.title] for one in found]
+    rows = [[one.name, one.scheme.where, one.scheme.state, str(one.scheme.seen), one.scheme.title] for one in schemes]
     print(table(["scheme", "where", "state", "seen", "title"], rows))
     print("\nput your own schemes into:")
     print("\n".join(printable(f"  {folder}") for folder in scheme_folders()))

@@ -123,7 +123,7 @@ class Parser(argparse.ArgumentParser):
     def _refuse_value(self, action: argparse.Action, value: str, problem: str) -> NoReturn:
         names = [name for name in action.option_strings if self._was_typed(name)] or action.option_strings[:1]
         name = names[0] if names else action.metavar or action.dest.upper()
-        self.refuse(f"{name} {_short(value) or repr('')}: {problem}")
+        self.refuse(f"{name} {_short(value) or _NO_TEXT}: {problem}")
 
     def _was_typed(self, name: str) -> bool:
         return any(word.partition("=")[0] == name for word in self._typed)
@@ -202,6 +202,9 @@ def _option_for(name: str, known: Iterable[str]) -> str:
 def _listed(names: Iterable[str]) -> str:
     *most, last = names
     return f"{', '.join(most)} or {last}" if most else last
+
+
+_NO_TEXT = "''"
 
 
 def _short(text: str) -> str:

@@ -28,15 +28,20 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("Parquet is not text", next_step="give a file with --output")
     known = QUESTIONS.get(arguments.query)
     if known is None and " " not in arguments.query.strip():
-        problem = Problem(arguments.query[:200], "no such question", ", ".join(QUESTIONS),
-                          near=nearest(arguments.query, QUESTIONS))  # fmt: skip
+        problem = Problem(
+            arguments.query[:200], "no such question", ", ".join(QUESTIONS), near=nearest(arguments.query, QUESTIONS)
+        )
         raise refusal(problem, next_step="steelyard query --list")
     if not arguments.results.is_dir():
         raise InputError(f"no results in {arguments.results}", next_step="steelyard run sim")
     answer = ask(
-        arguments.results, known.sql if known else arguments.query, form,
-        seconds=arguments.timeout, memory_mb=arguments.memory, clean=inert,
-    )  # fmt: skip
+        arguments.results,
+        known.sql if known else arguments.query,
+        form,
+        seconds=arguments.timeout,
+        memory_mb=arguments.memory,
+        clean=inert,
+    )
     if form == "table" and arguments.output is None:
         print("\n".join(answer_lines(read_table(answer))))
         return 0

@@ -39,8 +39,17 @@ def run(arguments: argparse.Namespace) -> int:
     made = write(page, path, kind)
     if arguments.json:
         sections = [{"name": part.name, "title": part.title, "answer": part.answer} for part in page.sections]
-        print_json({"shape": "report/1", "path": str(made.path), "files": made.files, "size_bytes": made.size_bytes,
-                    "format": kind, "title": page.title, "sections": sections})  # fmt: skip
+        print_json(
+            {
+                "shape": "report/1",
+                "path": str(made.path),
+                "files": made.files,
+                "size_bytes": made.size_bytes,
+                "format": kind,
+                "title": page.title,
+                "sections": sections,
+            }
+        )
     else:
         files = "" if made.files == 1 else f" in {made.files} files"
         print(printable(f"{made.path}: {made.size_bytes:,} bytes{files}"))
@@ -76,10 +85,8 @@ def _recipe_page(arguments: argparse.Namespace) -> Page:
     folder = ResultFolder(arguments.results)
     names = occasions(folder, recipe)
     if not names:
-        raise InputError(
-            f"{folder.path} has no jobs of the recipe {recipe.name!r}", next_step=f"steelyard verify {word}"
-        )
+        raise InputError(f"{folder.path} has no jobs of the recipe {recipe.name}", next_step=f"steelyard verify {word}")
     expansion = plan(recipe, path.parent, name=names[-1], jobs=recipe.jobs, run=settings)
-    found = history(folder, recipe, expansion)
+    histories = history(folder, recipe, expansion)
     title = arguments.title or f"History: {recipe.title or recipe.name}"
-    return study_page(folder, names[-1], title=title, histories=found, say=say)
+    return study_page(folder, names[-1], title=title, histories=histories, say=say)

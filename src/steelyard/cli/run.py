@@ -5,7 +5,7 @@ from typing import Any
 
 from steelyard.cli.options.run import LOAD_BUDGET, LOAD_WORKERS
 from steelyard.cli.parser import OptionError
-from steelyard.cli.verb import exit_code
+from steelyard.cli.verb import counted_if_interrupted, exit_code
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import MEASURED
 from steelyard.contracts.record import RunRecord
@@ -78,7 +78,11 @@ def measure(arguments: argparse.Namespace, folder: ResultFolder, chosen: dict[st
         taken=lambda study: folder.run_ids(study) | folder.ids_being_made(),
     )
     require_registered(expansion)
-    with Progress(loudness(arguments), expansion, folder) as progress:
+    # The same command would begin again.
+    with (
+        counted_if_interrupted(folder, expansion, lambda _: ""),
+        Progress(loudness(arguments), expansion, folder) as progress,
+    ):
         launcher = launcher_here(progress.say, expansion.runs)
         return list(run_all(folder, expansion, launcher, progress, keeps_refused=False).made)
 

@@ -31,8 +31,14 @@ def _arithmetic(arguments: argparse.Namespace) -> int:
     failed = sum(not line.holds for line in lines)
     seconds = time.monotonic() - begin_s
     if arguments.json:
-        print_json({"shape": "selftest/1", "holds": failed == 0, "seconds": seconds,
-                    "checks": [asdict(line) for line in lines]})  # fmt: skip
+        print_json(
+            {
+                "shape": "selftest/1",
+                "holds": failed == 0,
+                "seconds": seconds,
+                "checks": [asdict(line) for line in lines],
+            }
+        )
         return 1 if failed else 0
     rows = [[line.what, line.truth, line.measured, line.error, "ok" if line.holds else "WRONG"] for line in lines]
     print(table(["check", "truth", "measured", "error", "verdict"], rows))
@@ -51,22 +57,28 @@ def _accelerator(arguments: argparse.Namespace) -> int:
 
 
 def _hardware(arguments: argparse.Namespace) -> int:
-    found = hardware_test(_tell, idle_s=arguments.idle_s, load_s=arguments.load_s)
+    test = hardware_test(_tell, idle_s=arguments.idle_s, load_s=arguments.load_s)
     path = arguments.write or RESULTS["hardware"]
-    if found.shared:
-        _write(path, found.shared)
+    if test.shared:
+        _write(path, test.shared)
     if arguments.json:
-        print_json({"shape": "selftest-hardware/1", "verdict": found.verdict, "reasons": list(found.reasons),
-                    "report": found.shared or None})  # fmt: skip
-        return 0 if found.verdict == "holds" else 1
-    print(f"sensors of this node: {found.verdict}" if found.checks else found.verdict)
-    for reason in found.reasons:
+        print_json(
+            {
+                "shape": "selftest-hardware/1",
+                "verdict": test.verdict,
+                "reasons": list(test.reasons),
+                "report": test.shared or None,
+            }
+        )
+        return 0 if test.verdict == "holds" else 1
+    print(f"sensors of this node: {test.verdict}" if test.checks else test.verdict)
+    for reason in test.reasons:
         print("\n".join(wrapped(f"- {reason}")))
-    for check in found.checks:
+    for check in test.checks:
         of = f": {check.of}" if check.of else ""
         print("\n".join(wrapped(f"{check.outcome:<11} {check.name}{of}: {check.text}", deeper=14 * " ")))
-    print("\n".join(_where(path)) if found.shared else "next: steelyard doctor")
-    return 0 if found.verdict == "holds" else 1
+    print("\n".join(_where(path)) if test.shared else "next: steelyard doctor")
+    return 0 if test.verdict == "holds" else 1
 
 
 def _write(path: Path, result: dict[str, Any]) -> Path:

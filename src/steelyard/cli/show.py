@@ -63,16 +63,16 @@ def _show_configurations(arguments: argparse.Namespace, folder: ResultFolder, st
 
 
 def _show_run(arguments: argparse.Namespace, folder: ResultFolder) -> int:
-    found = {path: folder.read(path) for path in folder.find(arguments.what)}
-    if not found:
+    records = {path: folder.read(path) for path in folder.find(arguments.what)}
+    if not records:
         raise folder.unknown(arguments.what)
     if arguments.csv:
-        study = next(iter(found.values())).spec.study
+        study = next(iter(records.values())).spec.study
         raise InputError("--csv prints configurations, not runs", next_step=f"steelyard show {study} --csv")
     if arguments.json:
-        print_json({"shape": "show-run/1", "runs": [to_json_object(record) for record in found.values()]})
+        print_json({"shape": "show-run/1", "runs": [to_json_object(record) for record in records.values()]})
     else:
-        for path, record in found.items():
+        for path, record in records.items():
             steps = folder.of_run(path, partial(_steps, record))
             print("\n".join([*record_lines(record), *steps]))
     return 0

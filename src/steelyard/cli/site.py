@@ -67,18 +67,18 @@ def _check(arguments: argparse.Namespace) -> int:
     # The name of the file may contain a colon.
     named = arguments.site.endswith(f":{place.pool_name}") and not Path(arguments.site).is_file()
     pools = [place.pool_name] if named else list(place.site.pools)
-    found: list[tuple[str, Check]] = []
+    told: list[tuple[str, Check]] = []
     for pool in pools:
         if not arguments.json and len(pools) > 1:
             print(f"{pool}:")
         for check in checks(Place(place.site, pool), results=arguments.results, offline=arguments.offline):
             # What several pools have in common is printed once.
-            if check not in (seen for _, seen in found):
-                found.append((pool, check))
+            if check not in (seen for _, seen in told):
+                told.append((pool, check))
                 if not arguments.json:
                     print("\n".join(check_lines(check, NAME_COLUMNS)), flush=True)
     if arguments.json:
-        print_json({"shape": "site-check/1", "checks": [{"pool": pool, **asdict(check)} for pool, check in found]})
+        print_json({"shape": "site-check/1", "checks": [{"pool": pool, **asdict(check)} for pool, check in told]})
     else:
-        print(checks_summary([check for _, check in found]))
-    return int(any(check.verdict == "wrong" for _, check in found))
+        print(checks_summary([check for _, check in told]))
+    return int(any(check.verdict == "wrong" for _, check in told))

@@ -62,7 +62,7 @@ def _names(arguments: argparse.Namespace, known: list[str]) -> list[str]:
                 raise InputError(f"{option} needs a study", problems=(problem,))
         return known
     if arguments.study not in known:
-        problem = Problem("STUDY", f"{arguments.study!r} was not submitted", ", ".join(known) or "none was submitted")
+        problem = Problem("STUDY", f"{arguments.study} was not submitted", ", ".join(known) or "none was submitted")
         raise InputError(
             f"{arguments.results} has no submitted jobs of this study",
             problems=(problem,),

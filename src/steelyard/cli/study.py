@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.extension import find_extension
 from steelyard.analysis.summary import CellSummary, summarise
-from steelyard.cli.verb import exit_code
+from steelyard.cli.verb import counted_if_interrupted, exit_code
 from steelyard.errors import InputError, Problem, printable
 from steelyard.inputs.site import find_place
 from steelyard.inputs.study import Expansion, Study, expand, load_study, require_registered
@@ -22,7 +22,7 @@ from steelyard.launch.allocation import launcher_here
 from steelyard.launch.follow import look, wait
 from steelyard.launch.local_study import Outcome, refuse_other_seed, run_all, set_aside
 from steelyard.launch.plan import studies, under_way
-from steelyard.launch.search import found, search_all, tried
+from steelyard.launch.search import search_all, search_result, tried
 from steelyard.launch.submit import Submitted, lock, send
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.document import print_json
@@ -165,11 +165,11 @@ def _new_file(arguments: argparse.Namespace) -> tuple[Path, str, str]:
     if arguments.kind is not None:
         problem = Problem("--from-suite", f"cannot be combined with the template {arguments.kind}", "one of them")
         raise InputError("one file, of one thing", problems=(problem,))
-    found = find_suite(arguments.from_suite)
-    part = part_named(found, arguments.part)
+    suite_folder = find_suite(arguments.from_suite)
+    part = part_named(suite_folder, arguments.part)
     path = given or Path(f"{part.name}.toml")
-    words = ["steelyard", "study", "new", "--from-suite", found.asked, "--part", part.name]
-    return path, from_suite(found, part, arguments.size, path), shlex.join(words)
+    words = ["steelyard", "study", "new", "--from-suite", suite_folder.asked, "--part", part.name]
+    return path, from_suite(suite_folder, part, arguments.size, path), shlex.join(words)
 
 
 def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Command) -> StudyAnswer:
@@ -203,7 +203,10 @@ def _collect(arguments: argparse.Namespace, folder: ResultFolder, study: str) ->
 def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command) -> StudyAnswer:
     _refuse_under_way(folder, expansion.study.name)
     make = search_all if expansion.searches else run_all
-    with Progress(loudness(arguments), expansion, folder, too_short=not command.trial) as progress:
+    with (
+        counted_if_interrupted(folder, expansion),
+        Progress(loudness(arguments), expansion, folder, too_short=not command.trial) as progress,
+    ):
         outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
     answer = _results(expansion, folder, outcome)
     kept = sorted({record.status.code for record in answer.records} & REPEATABLE)
@@ -231,7 +234,7 @@ def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultF
     lines = extension_lines(extension, again)
     if not extension.needs or arguments.dry_run:
         return StudyAnswer(0, extension_object(extension, study), lines)
-    for line in lines:
+    for line in "\n".join(lines).split("\n"):
         say(line, loudness(arguments))
     further = extension.runs(expansion)
     return (
@@ -257,10 +260,10 @@ def _complete_first(
 
 def path_inside(path: str) -> str:
     """Return a path relative to this folder; empty for a file elsewhere. Links keep their names."""
-    found = os.path.relpath(path)
-    if Path(found).parts[:1] == (os.pardir,):
+    relative = os.path.relpath(path)
+    if Path(relative).parts[:1] == (os.pardir,):
         return ""
-    return f"./{found}" if found.startswith("-") else found
+    return f"./{relative}" if relative.startswith("-") else relative
 
 
 def _at_site(
@@ -269,7 +272,7 @@ def _at_site(
     study, loud = expansion.study.name, loudness(arguments)
     if not arguments.site and study not in studies(folder):
         raise InputError(
-            f"--wait: {study!r} was not submitted to a site", next_step=f"{command.line(None)} --site SITE --wait"
+            f"--wait: {study} was not submitted to a site", next_step=f"{command.line(None)} --site SITE --wait"
         )
     done = sum(folder.has(spec) for spec in _specs(expansion))
     said = ""
@@ -329,7 +332,7 @@ def _refuse_under_way(folder: ResultFolder, study: str) -> None:
     out = under_way(folder, study)
     if out:
         raise InputError(
-            f"{many(len(out), 'run')} of {study!r} submitted to a site and not collected (--cancel cancels)",
+            f"{many(len(out), 'run')} of {study} submitted to a site and not collected (--cancel cancels)",
             next_step=f"steelyard status {study}",
         )
 
@@ -345,13 +348,16 @@ def _results(expansion: Expansion, folder: ResultFolder, outcome: Outcome) -> St
     # All runs of the study, with those that --extend has added.
     every = records if expansion.searches else folder.records(expansion.study.name)
     cells = sorted(
-        summarise(record for record in every if record.spec.configuration in order), key=lambda cell: order[cell.cell]
+        summarise(record for record in every if record.spec.configuration in order), key=lambda cell: order[cell.name]
     )
-    searches = [found(folder, group) for group in expansion.searches]
+    searches = [search_result(folder, group) for group in expansion.searches]
     shown: StudyRunData = {
-        "shape": "study/1", "made": len(outcome.made), "skipped": outcome.skipped,
-        "configurations": shown_configurations(cells), "searches": searches_object(expansion, searches),
-    }  # fmt: skip
+        "shape": "study/1",
+        "made": len(outcome.made),
+        "skipped": outcome.skipped,
+        "configurations": shown_configurations(cells),
+        "searches": searches_object(expansion, searches),
+    }
     lines = search_lines(expansion, searches) if searches else cells_lines(cells)
     if searches:
         # A search runs until a batch does not fit: that is not a failure.
@@ -362,4 +368,5 @@ def _results(expansion: Expansion, folder: ResultFolder, outcome: Outcome) -> St
 
 def _plan(expansion: Expansion, folder: ResultFolder) -> StudyAnswer:
     done = sum(folder.has(spec) for spec in _specs(expansion))
-    return StudyAnswer(0, plan_object(expansion, done), plan_lines(expansion, done))
+    left = replace(expansion, runs=tuple(spec for spec in expansion.runs if not folder.has(spec)))
+    return StudyAnswer(0, plan_object(expansion, done, left), plan_lines(expansion, done, left))

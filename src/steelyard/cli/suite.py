@@ -21,15 +21,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = []
+    suites = []
     for name in suite_names():
         try:
-            found.append(list_suite(name))
+            suites.append(list_suite(name))
         except SteelyardError as error:
             # A broken suite of another package must not hide the others.
             console.say(f"{name}: {error.what}; see: steelyard suite show {name}")
     if arguments.json:
-        print_json(suites_object(found))
+        print_json(suites_object(suites))
     else:
-        print("\n".join(suites_lines(found)))
+        print("\n".join(suites_lines(suites)))
     return 0

@@ -42,18 +42,18 @@ GENERATED = "generated-data"
 
 def show(arguments: argparse.Namespace) -> int:
     """Say what a suite measures, states, needs and costs."""
-    found = find_suite(arguments.suite)
-    choice = _choose(arguments, found, make=arguments.probe)
-    reasons = {part.name: why_left_out(found.suite, part, choice) for part in _parts(arguments, found)}
-    parts = [part for part in _parts(arguments, found) if reasons[part.name] is None]
-    expansions = {part.name: expand_part(found, part, choice) for part in parts}
+    suite_folder = find_suite(arguments.suite)
+    choice = _choose(arguments, suite_folder, make=arguments.probe)
+    reasons = {part.name: why_left_out(suite_folder.suite, part, choice) for part in _parts(arguments, suite_folder)}
+    parts = [part for part in _parts(arguments, suite_folder) if reasons[part.name] is None]
+    expansions = {part.name: expand_part(suite_folder, part, choice) for part in parts}
     forecasts = (
         {name: _probe(arguments, expansion) for name, expansion in expansions.items()} if arguments.probe else {}
     )
-    suite = found.suite
+    suite = suite_folder.suite
     cited = documents.provenance(suite.document).cited() if suite.document in documents.names() else suite.cite
     left_out = {name: reason for name, reason in reasons.items() if reason}
-    shown = SuiteShown(found, arguments.size, cited, expansions, forecasts, left_out)
+    shown = SuiteShown(suite_folder, arguments.size, cited, expansions, forecasts, left_out)
     again = shlex.join(["steelyard", "suite", "run", *_words(arguments, None)])
     if arguments.json:
         print_json(suite_object(shown))
@@ -106,24 +106,24 @@ def _require_accelerator(arguments: argparse.Namespace, parts: list[tuple[Part, 
         return
     files = (Path("/dev").glob(pattern) for pattern in hostinfo.ACCELERATOR_FILES.values())
     wanted = any(spec.device_family == "auto" for _, _, expansion in parts for spec in expansion.runs)
-    if wanted and not any(any(found) for found in files):
+    if wanted and not any(any(paths) for paths in files):
         what = f"this machine has no accelerator, which the size {arguments.size} needs"
         raise InputError(what, next_step=f"steelyard suite run {arguments.suite} --size tiny")
 
 
 def _planned(arguments: argparse.Namespace) -> list[tuple[Part, Command, Expansion]]:
     """Return the parts that can run, each with its command and its runs."""
-    found = find_suite(arguments.suite)
-    choice = _choose(arguments, found, make=not arguments.dry_run)
+    suite_folder = find_suite(arguments.suite)
+    choice = _choose(arguments, suite_folder, make=not arguments.dry_run)
     parts = []
-    for part in _parts(arguments, found):
-        if reason := why_left_out(found.suite, part, choice):
+    for part in _parts(arguments, suite_folder):
+        if reason := why_left_out(suite_folder.suite, part, choice):
             say(f"{part.name}: left out: {reason}")
             continue
         words = ("suite", "run", *_words(arguments, part))
         command = Command(words, trial=arguments.size == "tiny", repeats_refused=not arguments.again)
         named = command.inside(arguments.site, _paths(arguments))
-        expansion = expand_part(found, part, choice, arguments=named)
+        expansion = expand_part(suite_folder, part, choice, arguments=named)
         # Before the first part runs.
         require_registered(expansion)
         parts.append((part, command, expansion))
@@ -134,11 +134,11 @@ def _planned(arguments: argparse.Namespace) -> list[tuple[Part, Command, Expansi
 
 def report(arguments: argparse.Namespace) -> int:
     """Write the report of a suite's results."""
-    found = find_suite(arguments.suite)
-    arguments.size = arguments.size or _only_size(arguments, found)
-    path = arguments.output or Path(default_name(f"{found.suite.name}-{arguments.size}", arguments.format))
+    suite_folder = find_suite(arguments.suite)
+    arguments.size = arguments.size or _only_size(arguments, suite_folder)
+    path = arguments.output or Path(default_name(f"{suite_folder.suite.name}-{arguments.size}", arguments.format))
     require_place(path, arguments.format)
-    page = suite_page(ResultFolder(arguments.results), found, arguments.size)
+    page = suite_page(ResultFolder(arguments.results), suite_folder, arguments.size)
     made = write(page, path, arguments.format)
     if arguments.json:
         sections = [{"name": part.name, "title": part.title, "answer": part.answer} for part in page.sections]
@@ -151,20 +151,20 @@ def report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _only_size(arguments: argparse.Namespace, found: SuiteFolder) -> Size:
+def _only_size(arguments: argparse.Namespace, suite_folder: SuiteFolder) -> Size:
     """Return the size of which there are runs; InputError if there is none, or several."""
-    sizes = measured_sizes(ResultFolder(arguments.results), found)
+    sizes = measured_sizes(ResultFolder(arguments.results), suite_folder)
     if len(sizes) == 1:
         return sizes[0]
     if not sizes:
-        what = f"there are no results of {found.suite.name} in {arguments.results}"
-        raise InputError(what, next_step=f"steelyard suite run {found.asked} --size tiny")
+        what = f"there are no results of {suite_folder.suite.name} in {arguments.results}"
+        raise InputError(what, next_step=f"steelyard suite run {suite_folder.asked} --size tiny")
     what = f"--size: there are results of several sizes: {', '.join(sizes)}"
-    raise InputError(what, next_step=f"steelyard suite report {found.asked} --size {sizes[0]}")
+    raise InputError(what, next_step=f"steelyard suite report {suite_folder.asked} --size {sizes[0]}")
 
 
-def _parts(arguments: argparse.Namespace, found: SuiteFolder) -> list[Part]:
-    return [found.part(arguments.part)] if arguments.part else list(found.suite.part)
+def _parts(arguments: argparse.Namespace, suite_folder: SuiteFolder) -> list[Part]:
+    return [suite_folder.part(arguments.part)] if arguments.part else list(suite_folder.suite.part)
 
 
 def _paths(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -185,11 +185,11 @@ def _words(arguments: argparse.Namespace, part: Part | None) -> list[str]:
 # -- data
 
 
-def _choose(arguments: argparse.Namespace, found: SuiteFolder, *, make: bool) -> Choice:
+def _choose(arguments: argparse.Namespace, suite_folder: SuiteFolder, *, make: bool) -> Choice:
     """Return what the user chose, with the folders of data sets; with the size tiny they may be generated."""
     chosen = Choice(arguments.size, arguments.devices)
-    used = {name for part in _parts(arguments, found) for name in data_formats(found.suite, part)}
-    needed = {entry.format: entry for entry in found.suite.data if entry.format in used}
+    used = {name for part in _parts(arguments, suite_folder) for name in data_formats(suite_folder.suite, part)}
+    needed = {entry.format: entry for entry in suite_folder.suite.data if entry.format in used}
     if arguments.data is not None:
         return replace(chosen, data={name: _data_folder(arguments, name) for name in needed})
     folders: dict[str, Path] = {}

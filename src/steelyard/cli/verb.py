@@ -7,26 +7,36 @@ import os
 import shlex
 import signal
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 from steelyard.cli.exit_codes import DONE, FAILED, INTERRUPTED
-from steelyard.cli.parser import OptionError, Parser, did_you_mean
-from steelyard.errors import LEFT_OUT, SHOWN_PROBLEMS, InputError, SteelyardError, printable
+from steelyard.cli.parser import OptionError, Parser
+from steelyard.errors import LEFT_OUT, SHOWN_PROBLEMS, InputError, SteelyardError, nearest, printable
 from steelyard.terminal import console
 from steelyard.terminal.document import print_json
-from steelyard.terminal.text import RESULTS
+from steelyard.terminal.text import RESULTS, many
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from types import FrameType, ModuleType
 
     from steelyard.contracts.record import RunRecord
+    from steelyard.inputs.study import Expansion
+    from steelyard.results.store import ResultFolder
+
+
+SAME = "the same command"
 
 
 class InterruptError(BaseException):
     """The process was asked to end. Not an Exception: nothing on the way may swallow it."""
+
+    done = ""
+    """What is kept, such as `2 of 6 runs of slow done`."""
+    again = ""
+    """The command that continues from there."""
 
 
 def make_parser(name: str) -> Parser:
@@ -59,9 +69,12 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
 def _run(name: str, words: list[str], known: Collection[str]) -> int:
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
     named = RESULTS.set(None)
+    results = None
     try:
         if name not in known:
-            raise OptionError(f"{name}: unknown verb{did_you_mean(name, known)}", "steelyard")
+            near = nearest(name, known)
+            hint, command = (f"; did you mean {near}?", f"steelyard {near}") if near else ("", "steelyard")
+            raise OptionError(f"{name}: unknown verb{hint}", command)
         parser = make_parser(name)
         arguments = parser.parse_args(words)
         if sys.platform != "linux":
@@ -71,14 +84,18 @@ def _run(name: str, words: list[str], known: Collection[str]) -> int:
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)
         module = importlib.import_module(f"steelyard.cli.{name}")
-        RESULTS.set(_other_results(parser, arguments))
+        results, folder = getattr(arguments, "results", None), _other_results(parser, arguments)
+        if folder is not None and os.path.isfile(folder):  # noqa: PTH113 -- pathlib is not imported for a line
+            raise InputError(f"--results {folder}: is a file, not a folder")
+        RESULTS.set(folder)
         with nullcontext() if arguments.json else console.output():
             code: int = module.run(arguments)
         sys.stdout.flush()
     except SteelyardError as error:
         return _report(error, error.exit_code, as_json=as_json)
-    except InterruptError:
-        stopped = SteelyardError("interrupted; finished runs are kept, the same command continues a study")
+    except InterruptError as stop:
+        again = shlex.join(["steelyard", name, *words]) if stop.again == SAME else stop.again
+        stopped = SteelyardError(f"interrupted: {stop.done}" if stop.done else "interrupted", next_step=again or None)
         return _report(stopped, INTERRUPTED, as_json=as_json)
     except BrokenPipeError:
         # The reader (head, less) has gone; it has what it wanted.
@@ -86,10 +103,32 @@ def _run(name: str, words: list[str], known: Collection[str]) -> int:
         return FAILED
     except OSError as error:
         what = printable(f"{error.filename or 'the system'}: {error.strerror or error}")
+        if isinstance(error, PermissionError) and results and str(error.filename).startswith(os.path.abspath(results)):  # noqa: PTH100
+            refused = InputError(
+                f"cannot use the results in {results}: {error.strerror}", next_step="give another folder with --results"
+            )
+            return _report(refused, refused.exit_code, as_json=as_json)
         return _report(SteelyardError(what), FAILED, as_json=as_json)
     finally:
         RESULTS.reset(named)
     return code
+
+
+@contextmanager
+def counted_if_interrupted(
+    folder: ResultFolder, expansion: Expansion, again: Callable[[int], str] = lambda _: SAME
+) -> Iterator[None]:
+    """If the process is asked to end, say how many runs of the study are done.
+
+    `again`: the command that makes the rest, for their number; SAME: the one that was typed.
+    """
+    try:
+        yield
+    except InterruptError as stop:
+        done, total = sum(map(folder.has, expansion.runs)), len(expansion.runs)
+        stop.done = f"{done:,} of {many(total, 'run')} of {expansion.study.name} done"
+        stop.again = again(total - done)
+        raise
 
 
 def _other_results(parser: Parser, arguments: argparse.Namespace) -> str | None:
@@ -116,8 +155,13 @@ def exit_code(records: Sequence[RunRecord]) -> int:
     """0 when every run completed; else 1, after a line that says how many did not."""
     missing = [record.run_id for record in records if record.status.code != "completed"]
     if missing:
-        step = _findings().next_line(f"steelyard show {missing[0]}")
-        console.say(f"\n{len(missing)} of {len(records)} runs did not complete\n{step}")
+        said = f"\n{len(missing)} of {len(records)} runs"
+        ended = {(record.status.code, record.status.reason) for record in records if record.status.code != "completed"}
+        if len(ended) == 1 and (only := ended.pop())[0] == "refused":
+            # The reason ends with what to do.
+            console.say(f"{said} were refused: {only[1]}")
+        else:
+            console.say(f"{said} did not complete\n{_findings().next_line(f'steelyard show {missing[0]}')}")
     return FAILED if missing else DONE
 
 

@@ -22,7 +22,7 @@ from steelyard.analysis.verify import (
 from steelyard.cli import run as run_verb
 from steelyard.cli.exit_codes import DONE, FAILED, UNDECIDED
 from steelyard.cli.parser import OptionError
-from steelyard.cli.verb import command_on_file, make_parser
+from steelyard.cli.verb import command_on_file, counted_if_interrupted, make_parser
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, Problem, printable
 from steelyard.inputs.recipe import Recipe, load_recipe, plan
@@ -67,11 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
         _say(arguments, plan_object(recipe, expansion), plan_lines(recipe, expansion))
         return 0
     if arguments.history:
-        found = history(folder, recipe, expansion)
-        lines = [line for entry in found for line in history_lines(recipe, entry)]
-        histories = [history_object(entry) for entry in found]
+        entries = history(folder, recipe, expansion)
+        lines = [line for entry in entries for line in history_lines(recipe, entry)]
+        histories = [history_object(entry) for entry in entries]
         _say(arguments, {"shape": "verify-history/1", "recipe": recipe.name, "histories": histories}, lines)
-        for number, entry in enumerate(found if arguments.plot is not None else (), 1):
+        for number, entry in enumerate(entries if arguments.plot is not None else (), 1):
             path = arguments.plot if number == 1 else arguments.plot.with_stem(f"{arguments.plot.stem}-{number}")
             path.write_text(svg(verified_chart(entry, f"history-{number}")), encoding="utf-8")
             print(printable(f"plot of {entry.expect.metric}: {path}"), file=sys.stderr)
@@ -81,7 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
     elif not arguments.no_run:
         begin_occasion(folder, name)
     if not arguments.no_run:
-        with _Watch(recipe, expansion, loudness(arguments), folder) as watch:
+        command = command_on_file("verify", arguments)
+        with (
+            counted_if_interrupted(folder, expansion, lambda left: f"{command} --more {left}"),
+            _Watch(recipe, expansion, loudness(arguments), folder) as watch,
+        ):
             run_all(folder, expansion, launcher_here(watch.say, expansion.runs), watch)
     outcomes = judge_records(recipe, expansion, list(folder.records(name)))
     verdict, past = overall(outcomes), len(occasions(folder, recipe))
@@ -90,9 +94,12 @@ def run(arguments: argparse.Namespace) -> int:
     if past > 1:
         lines.append(printable(f"{past} occasions so far: {command_line(again + ' --history')}"))
     data: VerifyData = {
-        "shape": "verify/1", "recipe": recipe.name, "occasion": name, "verdict": verdict,
+        "shape": "verify/1",
+        "recipe": recipe.name,
+        "occasion": name,
+        "verdict": verdict,
         "figures": outcomes_object(outcomes, name),
-    }  # fmt: skip
+    }
     _say(arguments, data, lines)
     return EXIT[verdict]
 
@@ -169,7 +176,7 @@ def _read_command(recipe: Recipe) -> tuple[Recipe, dict[str, Any] | None]:
     if program != "steelyard" or verb not in ("run", "study"):
         problem = Problem(
             "command",
-            f"{' '.join(recipe.command[:2])!r} is not run: only steelyard's own results have a known window and scope",
+            f"{' '.join(recipe.command[:2])} is not run: only steelyard's own results have a known window and scope",
             'a list that begins with "steelyard", "run" or "steelyard", "study"',
         )
         raise InputError("the recipe's command is not accepted", problems=(problem,))

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     for spec in expansion.runs:
         made += run_all(folder, replace(expansion, runs=(spec,)), launcher, _Silence()).made
         # A signal that the program was given is also meant for what would follow.
-        if isinstance(launcher, LocalLauncher) and launcher.orders:
+        if isinstance(launcher, LocalLauncher) and launcher.signals:
             break
     if arguments.json:
         # Standard output is the program's.

@@ -135,10 +135,10 @@ def finite_json(value: Any) -> Any:
 def from_json_object(cls: type[T], data: Any, where: str = "") -> T:
     """Build a contract from parsed JSON with the standard library alone; ValueError names the first bad field."""
     try:
-        found: T = _object(cls)(data)  # type: ignore[arg-type]
+        made: T = _object(cls)(data)  # type: ignore[arg-type]
     except _FaultError as fault:
         raise ValueError(f"{fault.place(where) or cls.__name__}: {fault.what}") from None
-    return found
+    return made
 
 
 class _FaultError(Exception):
@@ -225,7 +225,7 @@ def _word(words: tuple[Any, ...]) -> Reader:
     def read(data: Any) -> Any:
         # 1 is equal to True and to 1.0.
         if not any(data == word and type(data) is type(word) for word in words):
-            raise _FaultError(f"must be one of {', '.join(map(repr, words))}")
+            raise _FaultError(f"must be one of {', '.join(map(str, words))}")
         return data
 
     return read

@@ -18,12 +18,20 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "time_s",
-    "clock_mhz", "memory_clock_mhz", "temperature_c", "memory_temperature_c",
-    "power_capped", "thermal", "hardware", "setting", "idle",
-    "corrected", "uncorrected",
+    "clock_mhz",
+    "memory_clock_mhz",
+    "temperature_c",
+    "memory_temperature_c",
+    "power_capped",
+    "thermal",
+    "hardware",
+    "setting",
+    "idle",
+    "corrected",
+    "uncorrected",
     "limit_w",
     "processes",
-)  # fmt: skip
+)
 """One row each; not a number: not read at this moment.
 
 time_s: time in the run, so that 32 bits are enough. temperature_c: of the hottest place that the driver reports.

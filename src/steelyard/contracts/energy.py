@@ -199,9 +199,13 @@ def read_power_chunks(path: Path, kind: ChunkFile = POWER) -> Iterator[PowerChun
 
 
 SENSOR_EVENTS: dict[str, type[Any]] = {
-    "sampler": Sampler, "domain": Domain, "channel": Channel, "missing": Missing,
-    "conditions": conditions.Readable, "ended": Ended,
-}  # fmt: skip
+    "sampler": Sampler,
+    "domain": Domain,
+    "channel": Channel,
+    "missing": Missing,
+    "conditions": conditions.Readable,
+    "ended": Ended,
+}
 
 
 def sensor_event(event: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -65,8 +65,17 @@ StatusCode = Literal[
 MEASURED: tuple[StatusCode, ...] = ("completed", "not_converged")
 """Statuses of runs whose speed counts."""
 PhaseName = Literal[
-    "idle", "setup", "data", "compile", "steps", "warmup", "steady", "evaluation", "checkpoint", "crosscheck",
-]  # fmt: skip
+    "idle",
+    "setup",
+    "data",
+    "compile",
+    "steps",
+    "warmup",
+    "steady",
+    "evaluation",
+    "checkpoint",
+    "crosscheck",
+]
 """idle: sensors are read and no device is used yet, for the baseline; it may be inside setup."""
 StopReason = Literal["interval", "max_steps", "max_seconds", "epochs", "quality"]
 LoadMoment = Literal["start", "steps", "end"]
@@ -388,6 +397,11 @@ def _without_folder(error: nofollow.LinkError, path: Path) -> DamagedDataError:
     return DamagedDataError(error.what.replace(f"{path.parent}/", ""))
 
 
+def _start(line: bytes) -> str:
+    """The beginning of a line that is shown in a message."""
+    return line[:80].decode(errors="replace").rstrip()
+
+
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a file. A last line cut short by a kill is left out."""
     read = count = 0
@@ -403,7 +417,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 event = json.loads(line)
             except (ValueError, RecursionError):
-                raise DamagedDataError(f"{path.name}: a line is not JSON: {line[:80]!r}") from None
+                raise DamagedDataError(f'{path.name}: a line is not JSON: "{_start(line)}"') from None
             if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
-                raise DamagedDataError(f"{path.name}: a line is not an event: {line[:80]!r}")
+                raise DamagedDataError(f'{path.name}: a line is not an event: "{_start(line)}"')
             yield event

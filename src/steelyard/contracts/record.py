@@ -48,6 +48,7 @@ Aggregation = Literal[
     "work over time", "mean", "p50", "p90", "p95", "p99", "sum", "min", "max", "last", "share of time", "share of work"
 ]
 SteadyAnswer = Literal["steady", "warming up throughout", "slowing down", "no steady state"]
+METHOD_OF_SENSORS = "resolution, timing and stated gain of the sensors"
 LARGEST = 1e60
 """Beyond any real result, and small enough that no calculation with results overflows; so is 1 / LARGEST."""
 
@@ -80,6 +81,11 @@ class Interval(Contract):
             raise ValueError(f"low: an end of the interval is out of range; valid: up to {LARGEST:g}")
 
     @property
+    def from_sensors(self) -> bool:
+        """Whether the interval allows for what the sensors of an energy can be wrong by."""
+        return self.method == METHOD_OF_SENSORS or self.low_without_gain is not None
+
+    @property
     def top(self) -> float:
         """Return the upper end; infinity if there is none."""
         return math.inf if self.high is None else self.high
@@ -98,9 +104,12 @@ class Interval(Contract):
             return None if end is None else end * factor
 
         return replace(
-            self, low=self.low * factor, high=scaled(self.high),
-            low_without_gain=scaled(self.low_without_gain), high_without_gain=scaled(self.high_without_gain),
-        )  # fmt: skip
+            self,
+            low=self.low * factor,
+            high=scaled(self.high),
+            low_without_gain=scaled(self.low_without_gain),
+            high_without_gain=scaled(self.high_without_gain),
+        )
 
     def inverse(self, over: float) -> Interval:
         """Return the interval of `over` divided by a value above 0; of an end at or below 0 there is no bound."""
@@ -109,9 +118,12 @@ class Interval(Contract):
             return over / end if end is not None and end > 0 else None
 
         return replace(
-            self, low=over / self.top, high=turned(self.low),
-            low_without_gain=turned(self.high_without_gain), high_without_gain=turned(self.low_without_gain),
-        )  # fmt: skip
+            self,
+            low=over / self.top,
+            high=turned(self.low),
+            low_without_gain=turned(self.high_without_gain),
+            high_without_gain=turned(self.low_without_gain),
+        )
 
 
 # Reasons for doubt of an energy that have a rule of their own, by their beginning.

@@ -283,11 +283,11 @@ class RunSpec(Contract):
             return
         if self.device_family != "sim":
             if self.workload == "sim":
-                raise ValueError(f"device: {self.device!r} does not run the workload 'sim'; valid: sim or auto")
+                raise ValueError(f"device: {self.device} does not run the workload sim; valid: sim or auto")
             return
         if self.mode not in SIMULATED_MODES:
             raise ValueError(
-                f"mode: the simulated device does not run the mode {self.mode!r}; "
+                f"mode: the simulated device does not run the mode {self.mode}; "
                 f"valid: {' or '.join(SIMULATED_MODES)}, or another device"
             )
         if self.data is not None:
@@ -297,7 +297,7 @@ class RunSpec(Contract):
         if self.autocast and self.mode == "train":
             raise ValueError("autocast: training in bf16 or fp16 autocasts anyway; valid: leave it out")
         if self.kv_cache != "dynamic" and self.mode != "generate":
-            raise ValueError(f"kv_cache: the mode {self.mode!r} generates no tokens; valid: leave it out")
+            raise ValueError(f"kv_cache: the mode {self.mode} generates no tokens; valid: leave it out")
         if self.kv_cache == "static" and self.autocast:
             raise ValueError(
                 "autocast: a static cache has one number format; valid: leave it out with kv_cache 'static'"
@@ -309,13 +309,13 @@ class RunSpec(Contract):
         if self.data is not None and self.loader.place != "host":
             raise ValueError("loader.place: real data is read on the host; valid: host")
         if self.data is not None and self.mode in ("generate", "ceiling"):
-            raise ValueError(f"data: the mode {self.mode!r} makes its own input; valid: leave it out")
+            raise ValueError(f"data: the mode {self.mode} makes its own input; valid: leave it out")
         if self.mode == "load" and self.loader.place != "host":
             raise ValueError("loader.place: the input pipeline is measured on the host; valid: host")
         if self.quality is not None and (self.mode != "train" or self.data is None or self.budget.epochs is None):
             raise ValueError(
-                "quality: evaluation needs training on real data for a number of epochs; "
-                "valid: mode 'train' with data and budget.epochs"
+                "quality: needs training on real data for a number of epochs; "
+                "valid: --data FORMAT:PATH with --epochs N; in a study, data with budget.epochs"
             )
         if self.quality is not None and (self.budget.epochs or 0) // self.quality.every_epochs > MAX_EVALUATIONS:
             raise ValueError(

@@ -77,17 +77,17 @@ class Program(Contract):
         def value(match: re.Match[str]) -> str:
             if match[1] is None:
                 return match[0][0]
-            found = values[match[1]]
+            given = values[match[1]]
             # As in a study file: true, not True.
-            return str(found).lower() if isinstance(found, bool) else str(found)
+            return str(given).lower() if isinstance(given, bool) else str(given)
 
         return [_PLACEHOLDER.sub(value, word) for word in self.command]
 
 
 def placeholders(words: Iterable[str]) -> dict[str | None, None]:
     """Return the names of the placeholders in order; None: a brace that belongs to none."""
-    found = (match for word in words for match in _PLACEHOLDER.finditer(word))
-    return {match[1]: None for match in found if match[0] not in ("{{", "}}")}
+    matches = (match for word in words for match in _PLACEHOLDER.finditer(word))
+    return {match[1]: None for match in matches if match[0] not in ("{{", "}}")}
 
 
 def literal(words: Iterable[str]) -> list[str]:

@@ -51,7 +51,7 @@ class CityscapesExamples:
                 )
         self._names = list(self._found())
         if not self._names:
-            raise DamagedDataError(f"{self._pictures}: no <city>/*{PICTURE} is in it")
+            raise DamagedDataError(f"{self._pictures}: has no <city>/*{PICTURE}")
 
     def __len__(self) -> int:
         return len(self._names)

@@ -166,7 +166,7 @@ class CocoExamples:
         self._ids = ids
         self._chosen = np.flatnonzero(np.diff(self._first)) if split == "train" else np.arange(len(ids))
         if not len(self._chosen):
-            raise DamagedDataError(f"{self._path}: no image {'with a box ' if split == 'train' else ''}is in it")
+            raise DamagedDataError(f"{self._path}: no image {'with a box ' if split == 'train' else ''}is listed")
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -177,8 +177,8 @@ class CocoExamples:
         picture = images.decode(path)
         width, height = (int(side) for side in self._sizes[place])
         if picture.size != (width, height):
-            found = "{} x {}".format(*picture.size)
-            raise DamagedDataError(f"{path} has {found} pixels; its annotations say {width} x {height}")
+            size = "{} x {}".format(*picture.size)
+            raise DamagedDataError(f"{path} has {size} pixels; its annotations say {width} x {height}")
         rows = slice(self._first[place], self._first[place + 1])
         return picture, self._boxes[rows].copy(), self._labels[rows].copy(), int(self._ids[place])
 
@@ -260,20 +260,25 @@ def _make_split(root: Path, folder: str, samples: int, first: int, source: np.ra
             right, low = left + wide, top + high
             annotations.append(
                 {
-                    "segmentation": [[left, top, right, top, right, low, left, low]], "area": wide * high, "iscrowd": 0,
-                    "image_id": number, "bbox": [left, top, wide, high], "category_id": category,
+                    "segmentation": [[left, top, right, top, right, low, left, low]],
+                    "area": wide * high,
+                    "iscrowd": 0,
+                    "image_id": number,
+                    "bbox": [left, top, wide, high],
+                    "category_id": category,
                     "id": 1000 * first + len(annotations) + 1,
                 }
-            )  # fmt: skip
+            )
         name = f"{number:012d}.jpg"
         (root / folder / name).write_bytes(images.encode(pixels))
         pictures.append({"license": 1, "file_name": name, "height": height, "width": width, "id": number})
     whole = {
         "info": {"description": "made by steelyard", "version": "1.0"},
         "licenses": [{"url": "https://www.apache.org/licenses/LICENSE-2.0", "id": 1, "name": "Apache License 2.0"}],
-        "images": pictures, "annotations": annotations,
+        "images": pictures,
+        "annotations": annotations,
         "categories": [{"supercategory": "made", "id": key, "name": name} for key, name in CATEGORIES.items()],
-    }  # fmt: skip
+    }
     path = root / "annotations" / f"instances_{folder}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(whole), encoding="utf-8")

@@ -97,7 +97,7 @@ class ImageFolder:
     name = "imagefolder"
     kind: Kind = "image-class"
     needs: tuple[str, ...] = ("PIL",)
-    title = "Pictures in one folder a class, such as ImageNet-1k"
+    title = "Images, one folder per class, such as ImageNet-1k"
     layout = (
         "train/<class>/*.JPEG (or .jpg, .png)\nval/<class>/*.JPEG\n"
         "classes are numbered in the order of their names; val has none that train has not"
@@ -117,13 +117,13 @@ class ImageFolder:
         names: list[str] = []
         labels: list[int] = []
         for name in present:
-            found = _listed(folder / name, folders=False)
-            if not found and split == "train":
+            files = _listed(folder / name, folders=False)
+            if not files and split == "train":
                 raise self._wrong(
                     folder / name, "has no pictures", f"files with one of the endings {', '.join(ENDINGS)}"
                 )
-            names += [f"{name}/{file}" for file in found]
-            labels += [numbers[name]] * len(found)
+            names += [f"{name}/{file}" for file in files]
+            labels += [numbers[name]] * len(files)
         if not names:
             raise self._wrong(folder, "has no pictures", "val/<class>/*.JPEG")
         return PictureFiles(folder, names, labels, classes)
@@ -139,12 +139,14 @@ class ImageFolder:
     def _known(self, folder: Path, classes: list[str]) -> list[str]:
         if not folder.is_dir():
             raise self._wrong(folder.parent, f"has no folder {folder.name}", f"{folder.name}/<class>/*.JPEG")
-        found = _listed(folder, folders=True)
-        if not found:
+        present = _listed(folder, folders=True)
+        if not present:
             raise self._wrong(folder, "has no folders: sort the pictures by class", f"{folder.name}/<class>/*.JPEG")
-        if strange := sorted(set(found) - set(classes)):
-            raise self._wrong(folder, f"has the class {strange[0]!r}, which train has not", "the classes of train")
-        return found
+        if strange := sorted(set(present) - set(classes)):
+            raise self._wrong(
+                folder, f'has the class "{strange[0]}", which train does not have', "the classes of train"
+            )
+        return present
 
     def _wrong(self, place: Path, problem: str, valid: str) -> InputError:
         problems = (Problem(str(place), problem, valid),)
@@ -237,17 +239,17 @@ def _lines(path: Path) -> list[str]:
         lines = read_whole(path, LIST_LIMIT_BYTES).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise DamagedDataError(f"{path} is not text: {error.reason} at byte {error.start}") from None
-    found = [line.strip() for line in lines if line.strip()]
-    if not found:
-        raise DamagedDataError(f"{path} names nothing")
-    return found
+    names = [line.strip() for line in lines if line.strip()]
+    if not names:
+        raise DamagedDataError(f"{path} is empty")
+    return names
 
 
 def _label(line: str, numbers: dict[str, int], images: Path, listing: Path) -> int:
     confined(images, line)
     name = line.partition("/")[0]
     if name not in numbers:
-        raise DamagedDataError(f"{listing}: {line[:100]!r} is of no class in classes.txt")
+        raise DamagedDataError(f'{listing}: "{line[:100]}" is in no class of classes.txt')
     return numbers[name]
 
 

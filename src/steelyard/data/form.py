@@ -101,7 +101,7 @@ def confined(root: Path, name: str) -> Path:
     """Return the file of that name below `root`; names in data files are untrusted and must stay inside."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\x00" in name or "\\" in name:
-        raise DamagedDataError(f"{root}: the name {name[:100]!r} leads out of the data set")
+        raise DamagedDataError(f'{root}: the name "{name[:100]}" leads out of the data set')
     return root.joinpath(*parts)
 
 
@@ -114,8 +114,8 @@ def shuffled(count: int, source: random.Random) -> Sequence[int]:
 def walk(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
     """Return the files below `folder` with these endings, sorted; links to folders are followed one level."""
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
         if entry.is_dir(follow_symlinks=False):
             yield from walk(Path(entry.path), endings)
         elif entry.name.lower().endswith(endings):
@@ -159,15 +159,23 @@ def extent(root: Path, files: Iterable[Path]) -> Extent:
 # First bytes of common file types, and their names.
 _PICKLE = "a pickle, which steelyard never loads"
 _BEGINNINGS = (
-    (b"\xff\xd8\xff", "a JPEG picture"), (b"\x89PNG\r\n\x1a\n", "a PNG picture"), (b"GIF8", "a GIF picture"),
-    (b"BM", "a BMP picture"), (b"II*\x00", "a TIFF picture"), (b"MM\x00*", "a TIFF picture"),
-    (b"RIFF", "a RIFF file such as WebP"), (b"%PDF", "a PDF"), (b"PK\x03\x04", "a zip archive, perhaps of torch.save"),
-    (b"\x1f\x8b", "a gzip file: unpack it"), (b"\x93NUMPY", "a numpy file"), (b"\x7fELF", "a program"),
+    (b"\xff\xd8\xff", "a JPEG picture"),
+    (b"\x89PNG\r\n\x1a\n", "a PNG picture"),
+    (b"GIF8", "a GIF picture"),
+    (b"BM", "a BMP picture"),
+    (b"II*\x00", "a TIFF picture"),
+    (b"MM\x00*", "a TIFF picture"),
+    (b"RIFF", "a RIFF file such as WebP"),
+    (b"%PDF", "a PDF"),
+    (b"PK\x03\x04", "a zip archive, perhaps of torch.save"),
+    (b"\x1f\x8b", "a gzip file: unpack it"),
+    (b"\x93NUMPY", "a numpy file"),
+    (b"\x7fELF", "a program"),
     (b"version https://git-lfs", "a pointer of git-lfs: the file itself was not fetched"),
     (b"<", "a web page or XML: a download that failed?"),
     *((b"\x80" + bytes([protocol]), _PICKLE) for protocol in range(2, 6)),
     *((opening, _PICKLE) for opening in (b"(lp0", b"(dp0", b"c__builtin__\n", b"cposix\n", b"cos\n", b"cbuiltins\n")),
-)  # fmt: skip
+)
 
 
 def begins_like(data: bytes) -> str:

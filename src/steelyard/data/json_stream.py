@@ -195,7 +195,7 @@ class _Reader:
 
     def _expect(self, sign: str) -> None:
         if self._peek() != sign:
-            self._fail(f"{sign!r} expected")
+            self._fail(f'"{sign}" expected')
         self._at += 1
 
     def _peek(self) -> str:
@@ -212,9 +212,9 @@ class _Reader:
         self._peek()
         while True:
             try:
-                found, end = self._scan(self._text, self._at)
+                element, end = self._scan(self._text, self._at)
             except (ValueError, RecursionError) as error:
-                found, end, problem = None, -1, str(error)
+                element, end, problem = None, -1, str(error)
             if end > 0 and (self._ended or self._text[end : end + 1] in _FOLLOWS):
                 break
             if len(self._text) - self._at > self._limits.element_chars:
@@ -227,7 +227,7 @@ class _Reader:
         if end - self._at > self._limits.element_chars:
             self._fail(f"an element of more than {self._limits.element_chars:,} characters")
         self._at = end
-        return found
+        return element
 
     def _fill(self) -> bool:
         """Read on; False at the end of the file. Doubles the window, so that large values need few tries."""

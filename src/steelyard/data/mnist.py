@@ -46,13 +46,13 @@ class Idx:
         self.count = self._count(header, magic, item)
         wanted = self._header_bytes + self.count * self._item_bytes
         if raw is None:
-            found = path.stat().st_size
+            actual = path.stat().st_size
         else:
             # One byte more than the header promises tells a bomb from the truth.
             self._packed = _unpack(path, raw, wanted + 1)
-            found = len(self._packed)
-        if found != wanted:
-            more = "more" if found > wanted else f"{found:,}"
+            actual = len(self._packed)
+        if actual != wanted:
+            more = "more" if actual > wanted else f"{actual:,}"
             raise DamagedDataError(f"{path}: its header says {self.count:,} items, {wanted:,} bytes; it has {more}")
 
     def _count(self, header: bytes, magic: int, item: tuple[int, ...]) -> int:
@@ -144,8 +144,8 @@ class Mnist:
         """A split; the plain file where both are there."""
         folder = root / "MNIST" / "raw" if (root / "MNIST" / "raw").is_dir() else root
         begin = BEGIN[split]
-        found = [self._find(root, folder, f"{begin}-{end}") for end in ("images-idx3-ubyte", "labels-idx1-ubyte")]
-        return MnistExamples(*found)
+        files = [self._find(root, folder, f"{begin}-{end}") for end in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+        return MnistExamples(*files)
 
     def _find(self, root: Path, folder: Path, name: str) -> Path:
         for path in (folder / name, folder / f"{name}.gz"):
@@ -173,10 +173,14 @@ class Mnist:
 # Which of seven bars each digit lights, and where the bars are: rows, then columns, of the 28 x 28 pixels.
 SEGMENTS = ("abcdef", "bc", "abdeg", "abcdg", "bcfg", "acdfg", "acdefg", "abc", "abcdefg", "abcdfg")
 BARS = {
-    "a": (slice(5, 7), slice(9, 19)), "b": (slice(6, 14), slice(17, 19)), "c": (slice(14, 22), slice(17, 19)),
-    "d": (slice(21, 23), slice(9, 19)), "e": (slice(14, 22), slice(9, 11)), "f": (slice(6, 14), slice(9, 11)),
+    "a": (slice(5, 7), slice(9, 19)),
+    "b": (slice(6, 14), slice(17, 19)),
+    "c": (slice(14, 22), slice(17, 19)),
+    "d": (slice(21, 23), slice(9, 19)),
+    "e": (slice(14, 22), slice(9, 11)),
+    "f": (slice(6, 14), slice(9, 11)),
     "g": (slice(13, 15), slice(9, 19)),
-}  # fmt: skip
+}
 
 
 def _digit(label: int, source: np.random.Generator) -> NDArray[np.uint8]:

@@ -79,10 +79,10 @@ class Archive:
         begin = offset - self._begin
         if not 0 <= begin <= begin + size_bytes <= len(self._window):
             self._window, self._begin, begin = os.pread(self._handle, max(size_bytes, WINDOW_BYTES), offset), offset, 0
-        found = self._window[begin : begin + size_bytes]
-        if len(found) < size_bytes:
+        data = self._window[begin : begin + size_bytes]
+        if len(data) < size_bytes:
             raise self.damaged("is truncated: it ends inside of a member or without the mark of its end")
-        return found
+        return data
 
     def damaged(self, what: str) -> DamagedDataError:
         """An error that names the archive."""
@@ -105,8 +105,8 @@ class Archive:
             elif kind == "5":
                 size_bytes, name = 0, None
             else:
-                what = KINDS.get(kind, f"a member of the type {kind!r}")
-                raise self.damaged(f"holds {what}, {(name or _short_name(header))[:100]!r}: only files are read")
+                what = KINDS.get(kind, f"a member of the type {kind}")
+                raise self.damaged(f'holds {what}, "{(name or _short_name(header))[:100]}": only files are read')
             offset = data + -(-size_bytes // BLOCK) * BLOCK
         if any(self._rest(offset)):
             raise self.damaged("goes on behind the mark of its end: two archives put together?")
@@ -131,19 +131,19 @@ class Archive:
         data = self.read(offset, size_bytes)
         if kind == "L":
             return _text(data)
-        found = dict(_records(data))
-        if "size" in found or any(key.startswith("GNU.sparse") for key in found):
+        records = dict(_records(data))
+        if "size" in records or any(key.startswith("GNU.sparse") for key in records):
             raise self.damaged("has a member of more than 8 GB, or a sparse one: only pictures are read")
-        return found.get("path") if kind == "x" else None
+        return records.get("path") if kind == "x" else None
 
     def _admit(self, member: Member) -> None:
         if PLAIN.fullmatch(member.name) is None:
             confined(self.path, member.name)
         if member.size_bytes > FILE_LIMIT_BYTES:
-            what = f"says that {member.name[:100]!r} has {member.size_bytes:,} bytes"
+            what = f'says that "{member.name[:100]}" has {member.size_bytes:,} bytes'
             raise self.damaged(f"{what}; at most {FILE_LIMIT_BYTES:,} are read")
         if member.offset + member.size_bytes > self._size_bytes:
-            raise self.damaged(f"is truncated inside of {member.name[:100]!r}")
+            raise self.damaged(f'is truncated inside of "{member.name[:100]}"')
 
     def _rest(self, offset: int) -> bytes:
         # Archives are padded with zeros, by 10 KiB mostly, a MiB at most.
@@ -208,7 +208,7 @@ class Shard:
             self._label = _label(self._archive, member)
         elif ending in PICTURES:
             if self._picture is not None:
-                raise self._archive.damaged(f"has two pictures for the sample {key[:100]!r}")
+                raise self._archive.damaged(f'has two pictures for the sample "{key[:100]}"')
             self._picture = member
 
     def _finish(self) -> None:
@@ -217,7 +217,7 @@ class Shard:
             return
         if self._picture is None or self._label is None:
             lacks = "label (.cls)" if self._label is None else "picture (.jpg, .jpeg or .png)"
-            raise self._archive.damaged(f"has no {lacks} beside the other files of the sample {self._key[:100]!r}")
+            raise self._archive.damaged(f'has no {lacks} beside the other files of the sample "{self._key[:100]}"')
         self.offsets.append(self._picture.offset)
         self.sizes.append(self._picture.size_bytes)
         self.labels.append(self._label)
@@ -247,7 +247,7 @@ def _split_name(archive: Archive, name: str) -> tuple[str, str] | None:
     ending = parts[2].lower() if parts else ""
     if parts is None or ending not in ("cls", *PICTURES, *PASSED_OVER):
         valid = ", ".join(("cls", *PICTURES, *PASSED_OVER))
-        raise archive.damaged(f"holds {name[:100]!r}: files with that ending are refused, never loaded; valid: {valid}")
+        raise archive.damaged(f'holds "{name[:100]}": files with that ending are refused, never loaded; valid: {valid}')
     return parts[1], ending
 
 
@@ -255,7 +255,8 @@ def _label(archive: Archive, member: Member) -> int:
     text = archive.read(member.offset, min(member.size_bytes, CLS_LIMIT_BYTES + 1)).strip()
     if len(text) > CLS_LIMIT_BYTES or not text.isdigit() or int(text) >= LABEL_LIMIT:
         raise archive.damaged(
-            f"has {text[:20]!r} in {member.name[:100]!r}; valid: a number from 0 to {LABEL_LIMIT - 1} in digits"
+            f'has "{text[:20].decode(errors="replace")}" in "{member.name[:100]}"; '
+            f"valid: a number from 0 to {LABEL_LIMIT - 1} in digits"
         )
     return int(text)
 
@@ -292,7 +293,7 @@ class ShardExamples:
         except DamagedDataError as error:
             path, offset, _ = self._place(number)
             name = _short_name(read_at(path, offset - BLOCK, BLOCK))
-            raise DamagedDataError(f"{path}, member {name[:100]!r}: {error.what}") from None
+            raise DamagedDataError(f'{path}, member "{name[:100]}": {error.what}') from None
 
     def _place(self, number: int) -> tuple[Path, int, int]:
         if not 0 <= number < len(self):

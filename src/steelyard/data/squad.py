@@ -78,7 +78,8 @@ class SquadExamples:
             elif name == "data":
                 self._article(element)
         if version not in VERSIONS[self.version]:
-            self._fail(f"the version is {version!r:.40}, in a file named {self.version}")
+            told = "there is no version" if version is None else f"the version is {version!s:.40}"
+            self._fail(f"{told}, in a file named {self.version}")
         if not len(self):
             self._fail("no questions in data")
 
@@ -114,20 +115,20 @@ class SquadExamples:
             start = answer.get("answer_start")
             # A negative start would count from the end.
             if not text or type(start) is not int or start < 0 or not context.startswith(text, start):
-                self._fail(f"{what}: the answer {text[:60]!r} is not at character {start!r:.30} of its paragraph")
+                self._fail(f'{what}: the answer "{text[:60]}" is not at character {start!s:.30} of its paragraph')
             self._answers.extend((self._texts.append(text), start))
 
     def _list(self, entry: Any, key: str, what: str) -> list[Any]:
-        found = entry.get(key) if isinstance(entry, dict) else None
-        if not isinstance(found, list):
+        items = entry.get(key) if isinstance(entry, dict) else None
+        if not isinstance(items, list):
             self._fail(f"{what} has no list of {key}")
-        return found
+        return items
 
     def _text(self, entry: Any, key: str, what: str) -> str:
-        found = entry.get(key) if isinstance(entry, dict) else None
-        if not isinstance(found, str):
+        text = entry.get(key) if isinstance(entry, dict) else None
+        if not isinstance(text, str):
             self._fail(f"{what} has no text as {key}")
-        return found
+        return text
 
     def _fail(self, what: str) -> NoReturn:
         raise DamagedDataError(f"{self._path}: {what}")
@@ -163,11 +164,11 @@ QUESTIONS_A_PARAGRAPH = 3
 
 def _paragraph(source: np.random.Generator, first: int, count: int) -> dict[str, Any]:
     things = [THINGS[place] for place in source.permutation(len(THINGS))[:QUESTIONS_A_PARAGRAPH]]
-    context, found = "", []
+    context, answers = "", []
     for thing in things:
         colour = COLOURS[int(source.integers(len(COLOURS)))]
         context += f"The {thing} is "
-        found.append((thing, colour, len(context)))
+        answers.append((thing, colour, len(context)))
         context += f"{colour}. "
     questions = [
         {
@@ -175,7 +176,7 @@ def _paragraph(source: np.random.Generator, first: int, count: int) -> dict[str,
             "question": f"What colour is the {thing}?",
             "answers": [{"text": colour, "answer_start": start}],
         }
-        for number, (thing, colour, start) in enumerate(found[:count])
+        for number, (thing, colour, start) in enumerate(answers[:count])
     ]
     return {"context": context.rstrip(), "qas": questions}
 

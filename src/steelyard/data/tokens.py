@@ -295,8 +295,8 @@ def to_shards(sources: Sequence[Path], target: Path, tokenizer: Path | None) -> 
 
 def _convert(documents: Iterable[str], target: Path, encoder: _Encoder, one_in: int) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    if found := [path for name in ("train*.*", "val*.*", META) for path in target.glob(name)]:
-        problem = Problem(str(target), f"{found[0].name} is in it", "a folder without train*, val* and meta.json")
+    if present := [path for name in ("train*.*", "val*.*", META) for path in target.glob(name)]:
+        problem = Problem(str(target), f"{present[0].name} is in it", "a folder without train*, val* and meta.json")
         raise InputError("tokens: the target is in use", problems=(problem,))
     code = 8 if encoder.vocabulary < SMALL_VOCABULARY else 4
     train, val = (_Writer(target, split, code) for split in ("train", "val"))
@@ -312,8 +312,10 @@ def _convert(documents: Iterable[str], target: Path, encoder: _Encoder, one_in: 
                 problem = Problem(
                     "documents", f"none fell to the {name}", f"several times {one_in} documents with text"
                 )
-                raise InputError(f"tokens: too little text for both splits, 1 in {one_in} is kept for evaluation",
-                                 problems=(problem,))  # fmt: skip
+                raise InputError(
+                    f"tokens: too little text for both splits, 1 in {one_in} is kept for evaluation",
+                    problems=(problem,),
+                )
         meta = {"vocabulary": encoder.vocabulary, "tokenizer": encoder.name, "end_of_document": encoder.end}
         (target / META).write_text(json.dumps(meta) + "\n", encoding="utf-8")
         done = True
@@ -359,19 +361,21 @@ def _text(path: Path, number: int, line: bytes) -> str:
         entry = value(path, line, LINE)
     except DamagedDataError as error:
         raise DamagedDataError(f"{error.what}, in line {number}") from None
-    found = [entry[key] for key in TEXT_KEYS if key in entry] if isinstance(entry, dict) else []
-    if not found or not isinstance(found[0], str):
+    texts = [entry[key] for key in TEXT_KEYS if key in entry] if isinstance(entry, dict) else []
+    if not texts or not isinstance(texts[0], str):
         raise DamagedDataError(f"{path}: line {number} is not an object with a text as {' or '.join(TEXT_KEYS)}")
     # Half a pair of UTF-16 is nothing that UTF-8 or a tokenizer takes; web pages have them.
-    return found[0].encode("utf-8", "replace").decode("utf-8")
+    return texts[0].encode("utf-8", "replace").decode("utf-8")
 
 
 def _encoder(tokenizer: Path | None) -> _Encoder:
     if tokenizer is None:
         return _Encoder(
-            "bytes", END_OF_BYTES + 1, END_OF_BYTES,
+            "bytes",
+            END_OF_BYTES + 1,
+            END_OF_BYTES,
             lambda texts: [np.frombuffer(text.encode(), np.uint8) for text in texts],
-        )  # fmt: skip
+        )
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -384,11 +388,13 @@ def _encoder(tokenizer: Path | None) -> _Encoder:
         raise DamagedDataError(f"{tokenizer}: not a tokenizer.json: {str(error)[:200]}") from None
     loaded.no_truncation()
     loaded.no_padding()
-    end = next((found for name in ENDS if (found := loaded.token_to_id(name)) is not None), None)
+    end = next((token for name in ENDS if (token := loaded.token_to_id(name)) is not None), None)
     return _Encoder(
-        hashlib.sha256(data).hexdigest(), loaded.get_vocab_size(), end,
-        lambda texts: [found.ids for found in loaded.encode_batch(texts, add_special_tokens=False)],
-    )  # fmt: skip
+        hashlib.sha256(data).hexdigest(),
+        loaded.get_vocab_size(),
+        end,
+        lambda texts: [encoded.ids for encoded in loaded.encode_batch(texts, add_special_tokens=False)],
+    )
 
 
 # --- made ----------------------------------------------------------------------------------------------------------

@@ -56,15 +56,15 @@ def job_conditions(observed: Observations, steady: Steady | None, window: Window
     if others := _others([node for node in observed.nodes if node.process < spec.devices], spec.devices):
         return JobConditions((), dict(_quantities((), window, others)))
     pieces = at.windows_of(observed, nodes, steady).nodes
-    found = [
+    devices = [
         device
         for node, own in zip(nodes, pieces, strict=True)
         for device in _devices(node, own.pieces.get(at.MAIN, []))
     ]
-    listed = found
-    if len(found) > MAX_LISTED:
-        listed = sorted(found, key=lambda device: device.clock_mhz or 0.0)[:MAX_LISTED]
-    return JobConditions(tuple(listed), dict(_quantities(found, window)))
+    listed = devices
+    if len(devices) > MAX_LISTED:
+        listed = sorted(devices, key=lambda device: device.clock_mhz or 0.0)[:MAX_LISTED]
+    return JobConditions(tuple(listed), dict(_quantities(devices, window)))
 
 
 def _others(nodes: Sequence[NodeSensors], ranks: int) -> str:
@@ -125,10 +125,10 @@ def _devices(node: NodeSensors, pieces: Sequence[tuple[float, float]]) -> Iterat
             sums[device.domain].take(table, edges)
     except (SteelyardError, OSError) as error:
         damage = str(error).splitlines()[0][:MAX_REASON]
-    found = [_condition(node.name, device, sums[device.domain], damage) for device in node.states]
+    dies = [_condition(node.name, device, sums[device.domain], damage) for device in node.states]
     cards = {name: domain.parent for name, domain in node.domains.items() if domain.scope == "die"}
-    limited = {cards.get(die.device): die for die in found if die.limit_w is not None}
-    for die in found:
+    limited = {cards.get(die.device): die for die in dies if die.limit_w is not None}
+    for die in dies:
         # The power limit is that of the card, and the driver shows it on one of its dies only.
         other = limited.get(cards[die.device]) if die.limit_w is None and die.device in cards else None
         if other is None:

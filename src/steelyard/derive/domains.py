@@ -49,12 +49,12 @@ class Tree:
 
     def above(self, name: str) -> list[str]:
         """Return the domains that contain this one, the smallest first."""
-        found: list[str] = []
+        larger: list[str] = []
         parent = self._parents.get(name)
-        while parent is not None and len(found) < MAX_DEPTH:
-            found.append(parent)
+        while parent is not None and len(larger) < MAX_DEPTH:
+            larger.append(parent)
             parent = self._parents.get(parent)
-        return found
+        return larger
 
     def inside(self, name: str, others: Collection[str]) -> bool:
         """Return whether one of the others is this domain or contains it."""
@@ -67,15 +67,15 @@ def cover(domains: Mapping[str, Domain], readable: Collection[str], *, on_cpu: b
     hosts = _top(tree, (name for name, domain in domains.items() if domain.scope in HOSTS and name in readable))
     if on_cpu:
         return Cover(counted=hosts)
-    found = Cover()
+    covered = Cover()
     for unit in _units(tree):
-        if not _count(tree, unit, readable, found.counted):
-            found.unread.append(unit)
+        if not _count(tree, unit, readable, covered.counted):
+            covered.unread.append(unit)
     # A domain is dropped if a larger one that contains it had to be counted for its neighbour.
-    found.counted = _top(tree, dict.fromkeys(found.counted))
-    found.unread = [unit for unit in found.unread if not tree.inside(unit, found.counted)]
-    found.hosts = [name for name in hosts if not tree.inside(name, found.counted)]
-    return found
+    covered.counted = _top(tree, dict.fromkeys(covered.counted))
+    covered.unread = [unit for unit in covered.unread if not tree.inside(unit, covered.counted)]
+    covered.hosts = [name for name in hosts if not tree.inside(name, covered.counted)]
+    return covered
 
 
 def _units(tree: Tree) -> list[str]:

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.energy import SENSORS_PATTERN
-from steelyard.contracts.record import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER, Interval, Quantity, Validity
+from steelyard.contracts.record import (
+    DEVICES,
+    DISAGREES,
+    HOLDS_HOST,
+    METHOD_OF_SENSORS,
+    SAMPLER,
+    Interval,
+    Quantity,
+    Validity,
+)
 from steelyard.derive import windows as at
 from steelyard.derive.domains import cover
 from steelyard.derive.sensors import VERDICTS, Joules, read_windows
@@ -35,7 +44,6 @@ MAX_NAMES = 10_000
 NAMED_EVERYWHERE = 64
 SHOWN_MISSING = 3
 NO_IDLE = "no sensor was read long enough before the device was first used; set energy.idle_s to wait for it"
-METHOD = "resolution, timing and stated gain of the sensors"
 
 
 def energy_quantities(
@@ -94,12 +102,12 @@ class DomainEnergy:
 
 def _read_off(node: NodeSensors, readings: NodeReadings, domain: str, window: str) -> DomainEnergy | None:
     """Return the best reading of a domain: one with a value before one without, a counter before a gauge."""
-    found = [(node.channels[number], readings.joules[window][number]) for number in node.channels_of.get(domain, ())]
-    if not found:
+    pairs = [(node.channels[number], readings.joules[window][number]) for number in node.channels_of.get(domain, ())]
+    if not pairs:
         return None
-    found.sort(key=lambda pair: (pair[1].value_j is None, pair[0].kind != "counter", pair[1].half_j))
-    channel, joules = found[0]
-    mute = next((lost for other, lost in found if other.kind == "counter" and lost.value_j is None), None)
+    pairs.sort(key=lambda pair: (pair[1].value_j is None, pair[0].kind != "counter", pair[1].half_j))
+    channel, joules = pairs[0]
+    mute = next((lost for other, lost in pairs if other.kind == "counter" and lost.value_j is None), None)
     joules = joules.scaled(1.0)
     if channel.kind == "gauge" and mute is not None and joules.value_j is not None:
         joules.doubt("doubtful", f"read from a gauge, because the counter has no value: {next(iter(mute.reasons), '')}")
@@ -107,7 +115,7 @@ def _read_off(node: NodeSensors, readings: NodeReadings, domain: str, window: st
         joules.reasons = {f"{lost.code}: {lost.reason}": None for lost in node.missing if lost.what == channel.name} | (
             joules.reasons
         )
-    gauges = [beside for other, beside in found if other.kind == "gauge"] if channel.kind == "counter" else []
+    gauges = [beside for other, beside in pairs if other.kind == "gauge"] if channel.kind == "counter" else []
     compared = [agreement(joules, beside) for beside in gauges]
     doubt = next((against.reason for against in compared if against.agrees is False), "")
     return DomainEnergy(domain, channel.name, joules, doubt)
@@ -195,38 +203,38 @@ class _Job:
             for channel, joules in zip(node.channels, readings.joules[self._main], strict=True)
             if joules.value_j is not None
         }
-        found = cover(node.domains, told, on_cpu=self._on_cpu)
-        if found.unread or not found.counted:
-            found = cover(node.domains, {channel.domain for channel in node.channels}, on_cpu=self._on_cpu)
-        return found
+        covered = cover(node.domains, told, on_cpu=self._on_cpu)
+        if covered.unread or not covered.counted:
+            covered = cover(node.domains, {channel.domain for channel in node.channels}, on_cpu=self._on_cpu)
+        return covered
 
     # -- whether the whole job was read
 
     def _local(self) -> Iterator[tuple[NodeSensors, Cover, range]]:
         """Yield each node with its counted domains and the ranks that ran there."""
         firsts = [node.process for node in self._nodes] + [self._spec.devices]
-        for number, (node, found) in enumerate(zip(self._nodes, self._covers, strict=True)):
-            yield node, found, range(firsts[number], firsts[number + 1])
+        for number, (node, covered) in enumerate(zip(self._nodes, self._covers, strict=True)):
+            yield node, covered, range(firsts[number], firsts[number + 1])
 
     def _faults(self) -> Iterator[str]:
         """Yield accelerators of the job that are missing."""
         if self._nodes[0].process != 0:
             yield "no sensor was read on the node of rank 0"
-        for node, found, ranks in self._local():
-            if found.unread:
-                yield f"{', '.join(found.unread[:4])} on {node.name} cannot be read{_because(node)}"
-            elif not found.counted:
+        for node, covered, ranks in self._local():
+            if covered.unread:
+                yield f"{', '.join(covered.unread[:4])} on {node.name} cannot be read{_because(node)}"
+            elif not covered.counted:
                 yield f"no sensor of the job can be read on {node.name}{_because(node)}"
-            elif fault := self._absent(node, found, ranks):
+            elif fault := self._absent(node, covered, ranks):
                 yield fault
 
-    def _absent(self, node: NodeSensors, found: Cover, ranks: range) -> str:
-        on = {rank for name in found.counted for rank in node.domains[name].ranks}
+    def _absent(self, node: NodeSensors, covered: Cover, ranks: range) -> str:
+        on = {rank for name in covered.counted for rank in node.domains[name].ranks}
         if on:
             absent = [rank for rank in ranks if rank not in on]
             named = ", ".join(map(str, absent[:8])) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
             return f"no sensor covers the devices of ranks {named} on {node.name}" if absent else ""
-        seen = self._counted_devices(node, found)
+        seen = self._counted_devices(node, covered)
         if seen is None or seen[1] >= len(ranks):
             return ""
         return f"{seen[1]} of {len(ranks)} devices on {node.name} can be read{_because(node)}"
@@ -240,13 +248,13 @@ class _Job:
         if self._on_cpu and known and int(given) > len(self._nodes):
             # CPU ranks cannot be matched with sensors, and a job need not use all of its nodes.
             yield f"sensors were read on {len(self._nodes)} of the {int(given)} nodes of the job"
-        for node, found, ranks in self._local():
-            seen = self._counted_devices(node, found)
-            named = any(node.domains[name].ranks for name in found.counted)
+        for node, covered, ranks in self._local():
+            seen = self._counted_devices(node, covered)
+            named = any(node.domains[name].ranks for name in covered.counted)
             if not named and seen is not None and seen[0] > len(ranks):
                 yield f"{seen[0]} devices on {node.name} are counted, but the job has only {len(ranks)} there"
 
-    def _counted_devices(self, node: NodeSensors, found: Cover) -> tuple[int, int] | None:
+    def _counted_devices(self, node: NodeSensors, covered: Cover) -> tuple[int, int] | None:
         """Return the smallest and largest number of devices in the counted domains; None: unknown.
 
         A card with dies is one device or as many as it has dies, and a job need not use all of them.
@@ -256,7 +264,7 @@ class _Job:
         facts = self._events.device
         dies = (facts.dies or 1) if facts is not None and facts.scope == "die" else 1
         least = most = 0
-        for name in found.counted:
+        for name in covered.counted:
             domain = node.domains[name]
             inside = [other for other in node.domains.values() if other.parent == name]
             if domain.scope in ("module", "board", "node"):
@@ -275,18 +283,18 @@ class _Job:
     def _sum(self, window: str, *, hosts: bool = False, per_second: bool = False, net: bool = False) -> Sum | None:
         """Add up all counted domains; None if a node has no such window."""
         total = Sum()
-        for number, (node, found) in enumerate(zip(self._nodes, self._covers, strict=True)):
+        for number, (node, covered) in enumerate(zip(self._nodes, self._covers, strict=True)):
             own, readings = self._windows.nodes[number], self._readings[number]
             seconds = own.seconds(window)
             if seconds <= 0:
                 return None
-            for name in found.hosts if hosts else found.counted:
+            for name in covered.hosts if hosts else covered.counted:
                 part = _read_off(node, readings, name, window)
                 if part is not None:
                     total.add(node.name, part, part.joules.scaled(1 / seconds if per_second else 1.0))
                 if part is not None and net and not self._take_off_idle(total, number, name, seconds):
                     return None
-            self._doubt_node(total, number, window, [*found.hosts] if hosts else found.counted)
+            self._doubt_node(total, number, window, [*covered.hosts] if hosts else covered.counted)
         self._doubt_whole(total, hosts=hosts)
         value_j = total.joules.value_j
         if net and value_j is not None and value_j <= total.joules.half_j:
@@ -296,7 +304,7 @@ class _Job:
     def _doubt_whole(self, total: Sum, *, hosts: bool) -> None:
         """Add doubts about what is missing from the sum, or in it beside the job's devices."""
         if hosts:
-            silent = [node.name for node, found in zip(self._nodes, self._covers, strict=True) if not found.hosts]
+            silent = [node.name for node, covered in zip(self._nodes, self._covers, strict=True) if not covered.hosts]
             if silent:
                 total.joules.doubt("invalid", f"no host sensor can be read on {', '.join(silent[:4])}")
             return
@@ -359,8 +367,8 @@ class _Job:
     def _scopes(self) -> set[str]:
         return {
             node.domains[name].scope
-            for node, found in zip(self._nodes, self._covers, strict=True)
-            for name in found.counted
+            for node, covered in zip(self._nodes, self._covers, strict=True)
+            for name in covered.counted
         }
 
     # -- the quantities
@@ -369,50 +377,52 @@ class _Job:
         """Return the quantities by name."""
         window = _window_of(self._rates) if self._main == at.MAIN else "run"
         main = self._sum(self._main)
-        found: dict[str, Quantity] = {}
+        quantities: dict[str, Quantity] = {}
         if main is None:
             reason = self._wrong[0].removeprefix(DEVICES) if self._wrong else "the run has no window to measure"
-            found["energy_job"] = _unknown(f"the job's accelerators cannot be read: {reason}", window)
+            quantities["energy_job"] = _unknown(f"the job's accelerators cannot be read: {reason}", window)
         elif self._main == at.RUN:
-            found["energy_run"] = self._make_quantity(main, "J", "run", "sum")
+            quantities["energy_run"] = self._make_quantity(main, "J", "run", "sum")
         else:
-            found |= self._of_main(main, window)
-        found |= self._of_windows()
+            quantities |= self._of_main(main, window)
+        quantities |= self._of_windows()
         hosts = self._sum(self._main, hosts=True)
         if hosts is not None:
-            found["energy_host"] = self._make_quantity(hosts, "J", window, "sum", names=True)
-        return found
+            quantities["energy_host"] = self._make_quantity(hosts, "J", window, "sum", names=True)
+        return quantities
 
     def _of_main(self, main: Sum, window: Window) -> dict[str, Quantity]:
-        found = {"energy_job": self._make_quantity(main, "J", window, "sum", names=True)}
+        quantities = {"energy_job": self._make_quantity(main, "J", window, "sum", names=True)}
         power = self._sum(at.MAIN, per_second=True)
         assert power is not None
-        found["power_job"] = self._make_quantity(power, "W", window, "mean")
+        quantities["power_job"] = self._make_quantity(power, "W", window, "mean")
         ranks = self._spec.devices
         scopes, domains = self._scopes(), sum(len(counted.counted) for counted in self._covers)
         scope: Scope = "die" if scopes == {"die"} or domains < ranks else "device"
         if scopes & {"node", "board", "module"}:
             scope = "node" if scopes & {"node", "board"} else "module"
-        found["energy_device"] = self._make_quantity(main, "J", window, "mean", scope=scope, factor=1 / ranks)
+        quantities["energy_device"] = self._make_quantity(main, "J", window, "mean", scope=scope, factor=1 / ranks)
         work = self._work()
         if work > 0:
             sample = self._make_quantity(main, "J/sample", window, "mean", factor=1 / work)
-            found |= {"energy_per_sample": sample, "samples_per_wh": _turned(sample, "samples/Wh")}
+            quantities |= {"energy_per_sample": sample, "samples_per_wh": _turned(sample, "samples/Wh")}
             if tokens := self._tokens_per_sample():
-                found["energy_per_token"] = self._make_quantity(
+                quantities["energy_per_token"] = self._make_quantity(
                     main, "J/token", window, "mean", factor=1 / work / tokens
                 )
         idle = self._sum(at.IDLE, per_second=True)
         net = self._sum(at.MAIN, net=True)
         if idle is None:
-            found["idle_power_job"] = replace(_unknown(NO_IDLE, "setup"), unit="W", aggregation="mean")
+            quantities["idle_power_job"] = replace(_unknown(NO_IDLE, "setup"), unit="W", aggregation="mean")
         else:
-            found["idle_power_job"] = self._make_quantity(idle, "W", "setup", "mean")
+            quantities["idle_power_job"] = self._make_quantity(idle, "W", "setup", "mean")
         if net is not None:
-            found["energy_job_net"] = self._make_quantity(net, "J", window, "sum")
+            quantities["energy_job_net"] = self._make_quantity(net, "J", window, "sum")
             if work > 0:
-                found["energy_per_sample_net"] = self._make_quantity(net, "J/sample", window, "mean", factor=1 / work)
-        return found
+                quantities["energy_per_sample_net"] = self._make_quantity(
+                    net, "J/sample", window, "mean", factor=1 / work
+                )
+        return quantities
 
     def _work(self) -> float:
         """Return the samples in the main window: what each rank does while its node's first rank passes through it.
@@ -448,13 +458,13 @@ class _Job:
             ("energy_later_epochs", at.LATER_EPOCHS, "later epochs", 1 / max(1, self._windows.epochs - 1)),
             ("energy_run", at.RUN, "run", 1.0),
         ]
-        found = {}
+        quantities = {}
         for name, window, shown, factor in told:
             total = self._sum(window)
             if total is not None:
                 aggregation: Aggregation = "mean" if window == at.LATER_EPOCHS else "sum"
-                found[name] = self._make_quantity(total, "J", shown, aggregation, factor=factor)
-        return found
+                quantities[name] = self._make_quantity(total, "J", shown, aggregation, factor=factor)
+        return quantities
 
     def _make_quantity(
         self,
@@ -474,13 +484,23 @@ class _Job:
             reason = "; ".join(validity.reasons)[:4000] or "the sensors have no value"
         else:
             interval = Interval(
-                low=value - joules.half_j, high=value + joules.half_j, method=METHOD, covers="this job",
-                low_without_gain=value - joules.rest_j, high_without_gain=value + joules.rest_j,
-            )  # fmt: skip
+                low=value - joules.half_j,
+                high=value + joules.half_j,
+                method=METHOD_OF_SENSORS,
+                covers="this job",
+                low_without_gain=value - joules.rest_j,
+                high_without_gain=value + joules.rest_j,
+            )
         return Quantity(
-            value=value, unit=unit, scope=scope, window=window, aggregation=aggregation, interval=interval,
-            reason=reason, validity=validity,
-        )  # fmt: skip
+            value=value,
+            unit=unit,
+            scope=scope,
+            window=window,
+            aggregation=aggregation,
+            interval=interval,
+            reason=reason,
+            validity=validity,
+        )
 
 
 def _turned(energy: Quantity, unit: str) -> Quantity:

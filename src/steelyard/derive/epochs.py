@@ -71,7 +71,7 @@ def quality_quantities(evaluations: Sequence[Evaluation], spec: RunSpec) -> dict
     last = evaluations[-1] if evaluations else None
     value = last.value if last else None
     unknown = f"{last.metric} is not a finite number" if last else "the run ended before its first evaluation"
-    found = {
+    quantities = {
         "quality": Quantity(
             value=value,
             unit=last.metric if last else "1",
@@ -82,8 +82,8 @@ def quality_quantities(evaluations: Sequence[Evaluation], spec: RunSpec) -> dict
         )
     }
     if spec.quality.target is not None:
-        found |= _to_quality(next((e for e in evaluations if e.reaches(spec.quality.target)), None), spec, last)
-    return found
+        quantities |= _to_quality(next((e for e in evaluations if e.reaches(spec.quality.target)), None), spec, last)
+    return quantities
 
 
 def _to_quality(first: Evaluation | None, spec: RunSpec, last: Evaluation | None) -> dict[str, Quantity]:

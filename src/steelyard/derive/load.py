@@ -45,8 +45,8 @@ def host_loads(observed: Observations) -> tuple[HostLoad, ...]:
 
 def _pairs(ranks: Iterable[Sequence[LoadCounters]], begin: LoadMoment, end: LoadMoment) -> list[Pair]:
     """Return the two readings of each process of a node; none if a process has only one."""
-    found = [{reading.moment: reading for reading in readings} for readings in ranks]
-    return [(at[begin], at[end]) for at in found] if all(begin in at and end in at for at in found) else []
+    by_moment = [{reading.moment: reading for reading in readings} for readings in ranks]
+    return [(at[begin], at[end]) for at in by_moment] if all(begin in at and end in at for at in by_moment) else []
 
 
 def load_between(pairs: Sequence[Pair], *, whole: bool = True) -> LoadShares | None:

@@ -89,24 +89,24 @@ class Observations:
     @cached_property
     def ends(self) -> dict[int, wrap.ProgramEnd]:
         """How the command of a program ended on each node, as far as that can be read."""
-        found = {}
+        ends = {}
         for name in matching(self._names, wrap.END_PATTERN)[:MAX_NODES]:
             try:
-                found[_number_of(name)] = _read_contract(wrap.ProgramEnd, self._raw / name)
+                ends[_number_of(name)] = _read_contract(wrap.ProgramEnd, self._raw / name)
             except SteelyardError as error:
                 self._end_damage = self._end_damage or error
-        return found
+        return ends
 
     @cached_property
     def python_processes(self) -> dict[int, list[PythonProcess]]:
         """The Python processes of a program that reported in, by the number of their node."""
-        found, left = {}, MAX_ALL_EVENTS_BYTES // 4
+        processes, left = {}, MAX_ALL_EVENTS_BYTES // 4
         for name in matching(self._names, wrap.PROCESSES_PATTERN)[:MAX_NODES]:
             left -= min(observe.raw_bytes(self._raw / name), observe.MAX_EVENTS_BYTES)
             if left < 0:
                 raise DamagedDataError(f"the files {wrap.PROCESSES_PATTERN} are larger than those of any job")
-            found[_number_of(name)] = list(_read_processes(self._raw / name))
-        return found
+            processes[_number_of(name)] = list(_read_processes(self._raw / name))
+        return processes
 
     @cached_property
     def launch(self) -> observe.Launch | None:
@@ -179,18 +179,18 @@ class Observations:
     @cached_property
     def raw_files(self) -> RawFiles:
         """The raw files with their digests, and those that cannot be part of a run."""
-        found = RawFiles()
+        raw = RawFiles()
         if len(self._names) > MAX_FILES:
-            found.damage = DamagedDataError(f"more than {MAX_FILES:,} raw files")
+            raw.damage = DamagedDataError(f"more than {MAX_FILES:,} raw files")
         for name in self._names[:MAX_FILES]:
             try:
                 if name != observe.PROGRESS_FILE:
-                    found.files.append(_digest(self._raw / name))
+                    raw.files.append(_digest(self._raw / name))
             except DamagedDataError as error:
                 # A folder that could not be removed, such as that of torchrun, holds nothing that is read.
                 if not _is_folder(self._raw / name):
-                    found.damage = found.damage or error
-        return found
+                    raw.damage = raw.damage or error
+        return raw
 
 
 @dataclass

@@ -86,17 +86,30 @@ def _join(told: Sequence[Wrapped], world: int | None, stated: bool) -> WrappedRu
     """Return the reports of all ranks as one."""
     if not told:
         return WrappedRun(
-            level=0, processes=0, world=world, samples="stated" if stated else "unknown", samples_reason=NO_RANK,
-            tokens_reason=NO_RANK, unknown={},
-        )  # fmt: skip
+            level=0,
+            processes=0,
+            world=world,
+            samples="stated" if stated else "unknown",
+            samples_reason=NO_RANK,
+            tokens_reason=NO_RANK,
+            unknown={},
+        )
     missing = f"only {len(told)} of {world} ranks reported in" if len(told) != world else ""
     hidden = missing or next((report.samples_reason or NOT_READ for report in told if not report.samples_known), "")
     no_tokens = missing or next((report.tokens_reason or NOT_READ for report in told if not report.tokens_known), "")
     counts: dict[str, Any] = {
         name: max(getattr(report, name) for report in told)
-        for name in ("steps", "updates", "skipped_updates", "phantom_updates", "optimizers", "backwards",
-                     "evaluation_s", "checkpoint_s")
-    }  # fmt: skip
+        for name in (
+            "steps",
+            "updates",
+            "skipped_updates",
+            "phantom_updates",
+            "optimizers",
+            "backwards",
+            "evaluation_s",
+            "checkpoint_s",
+        )
+    }
     return WrappedRun(
         level=2 if counts["steps"] else 0,
         processes=0,
@@ -139,14 +152,14 @@ def _with_second_pass(seen: WrappedRun, second: Sequence[SecondPass]) -> Wrapped
 
 def _all(values: Iterable[float | None]) -> float | None:
     """Return the sum of values that are all known."""
-    found = [*values]
-    total = sum(value for value in found if value is not None)
-    return total if None not in found and possible(total) else None
+    parts = [*values]
+    total = sum(value for value in parts if value is not None)
+    return total if None not in parts and possible(total) else None
 
 
 def _common(values: Iterable[int | None]) -> int | None:
-    found = {*values}
-    return found.pop() if len(found) == 1 else None
+    distinct = {*values}
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _changes(

@@ -16,6 +16,8 @@ from steelyard.stats.quantiles import stream_quantiles
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from steelyard.contracts.record import Aggregation, Scope, Steady, WrappedRun
     from steelyard.contracts.wrap import ProgramEnd
     from steelyard.derive.observations import Observations
@@ -72,18 +74,23 @@ def counted_tokens(observed: Observations, seen: WrappedRun, steady: Steady, rat
     seconds = rank_seconds(sums, together=observed.spec.exchanges_gradients)
     quantiles = stream_quantiles(lambda: tokens.step_times(start, stop), list(LEVELS))
     job = job_interval(tokens, trace, start, stop, quantiles)
-    found = {"token_throughput": rate_quantity(float((work / seconds).sum()), PER_SECOND, "job", rate.window, job)}
-    for name, part, unit, aggregation, reason in (
+    quantities = {"token_throughput": rate_quantity(float((work / seconds).sum()), PER_SECOND, "job", rate.window, job)}
+    parts: tuple[tuple[str, NDArray[np.float64], str, Aggregation, str], ...] = (
         ("label_token_throughput", labels / seconds, PER_SECOND, "work over time", NO_LABELS),
         ("padding_share", padding / whole.sum(), "1", "share of work", NO_MASK),
-    ):
+    )
+    for name, part, unit, aggregation, reason in parts:
         value = float(part.sum())
         known = bool(np.isfinite(value))
-        found[name] = Quantity(
-            value=value if known else None, unit=unit, scope="job", window=rate.window,
-            aggregation=aggregation, reason=None if known else reason,  # type: ignore[arg-type]
-        )  # fmt: skip
-    return found
+        quantities[name] = Quantity(
+            value=value if known else None,
+            unit=unit,
+            scope="job",
+            window=rate.window,
+            aggregation=aggregation,
+            reason=None if known else reason,
+        )
+    return quantities
 
 
 def _unknown(rate: Quantity, reason: str) -> Quantity:

@@ -53,8 +53,8 @@ def checked_quantities(checks: Sequence[CrossCheck], wait_share: float) -> dict[
     """
     exposed = [check.exposed_comm_s for check in checks if check.exposed_comm_s is not None]
     compute = [check.compute_s for check in checks if check.compute_s is not None]
-    step = [check.input_wait_s or 0.0 for check in checks]
-    total = sum(step) + sum(compute) + sum(exposed)
+    input_waits = [check.input_wait_s or 0.0 for check in checks]
+    total = sum(input_waits) + sum(compute) + sum(exposed)
     if len(exposed) != len(checks) or len(compute) != len(checks) or len(checks) < 2 or total <= 0:
         return {}
     count = len(checks)

@@ -220,16 +220,16 @@ def _derive_steps(observed: Observations) -> _StepFigures:
 
 def _find_steady(trace: Trace, steps: int) -> Steady:
     per_bin = trace.steps_per_bin
-    found = find_steady(trace.times / per_bin)
+    steady = find_steady(trace.times / per_bin)
     # Steps at the end that fill no bin belong to the window if it reaches the last bin.
-    stop = steps if found.stop >= len(trace.times) else found.stop * per_bin
+    stop = steps if steady.stop >= len(trace.times) else steady.stop * per_bin
     return Steady(
-        answer=found.answer,
-        start_step=found.start * per_bin,
+        answer=steady.answer,
+        start_step=steady.start * per_bin,
         stop_step=stop,
-        reason=found.reason.sentence(per_bin, steps),
-        trend=found.trend,
-        change_steps=tuple(point * per_bin for point in found.change_points),
+        reason=steady.reason.sentence(per_bin, steps),
+        trend=steady.trend,
+        change_steps=tuple(point * per_bin for point in steady.change_points),
     )
 
 
@@ -258,9 +258,13 @@ def _quantity(
 
 
 ASIDE = (
-    "compute_share", "exposed_comm_share", "exposed_transfer_share", "rank_wait_share", "rank_compute_mean",
+    "compute_share",
+    "exposed_comm_share",
+    "exposed_transfer_share",
+    "rank_wait_share",
+    "rank_compute_mean",
     "rank_compute_max",
-)  # fmt: skip
+)
 
 
 def _of_program(quantities: dict[str, Quantity], seen: WrappedRun) -> dict[str, Quantity]:
@@ -331,8 +335,13 @@ def _checked_shares(quantities: dict[str, Quantity], events: Events, ranks: int)
 
 
 _TYPES = {
-    "float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "int8": "int8",
-}  # fmt: skip
+    "float64": "fp64",
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float8_e4m3fn": "fp8",
+    "int8": "int8",
+}
 
 
 def _utilisation(quantities: dict[str, Quantity], events: Events, program: ProgramFacts | None) -> dict[str, Quantity]:
@@ -362,7 +371,7 @@ def _utilisation(quantities: dict[str, Quantity], events: Events, program: Progr
             kind = "tf32"
         peak = (device.peak_flops or {}).get(kind) if device else None
         share = flops / peak if peak else None
-        reason = f"the {kind} peak of {device.name if device else 'this device'!r} is not known"
+        reason = f"the {kind} peak of {device.name if device else 'this device'} is not known"
     return {
         "model_flops_device": _quantity(flops, "FLOP/s", "device", rate.window, "work over time", reason=reason),
         "model_flops_utilisation": _quantity(share, "1", "device", rate.window, "work over time", reason=reason),

@@ -93,18 +93,18 @@ class Joules:
             self.value_j = None
 
 
-def joules_of(found: WindowEnergy, seconds: float) -> Joules:
+def joules_of(energy: WindowEnergy, seconds: float) -> Joules:
     """Convert the result of the statistics."""
     return Joules(
-        value_j=found.value_j,
-        gain_j=found.gain_j,
-        rest_j2=(found.rest_j or 0.0) ** 2,
-        verdict=found.verdict,
-        reasons=dict.fromkeys(found.reasons),
-        covered_s=found.coverage * seconds,
+        value_j=energy.value_j,
+        gain_j=energy.gain_j,
+        rest_j2=(energy.rest_j or 0.0) ** 2,
+        verdict=energy.verdict,
+        reasons=dict.fromkeys(energy.reasons),
+        covered_s=energy.coverage * seconds,
         seconds=seconds,
-        gap_s=found.largest_gap_s,
-        samples=found.samples,
+        gap_s=energy.largest_gap_s,
+        samples=energy.samples,
     )
 
 
@@ -211,5 +211,5 @@ class _Stream:
         first = max(0, int(np.searchsorted(whole[0], start_s)) - BESIDE)
         last = int(np.searchsorted(whole[0], stop_s)) + BESIDE
         time_s, value, spent_s = whole[:, first:last]
-        found = energy_of(self._nature, time_s, value, spent_s, start_s, stop_s, random_phase=self._random_phase)
-        return joules_of(found, stop_s - start_s)
+        energy = energy_of(self._nature, time_s, value, spent_s, start_s, stop_s, random_phase=self._random_phase)
+        return joules_of(energy, stop_s - start_s)

@@ -253,7 +253,7 @@ def _status_from_outside(observed: Observations) -> observe.Status:
         return observe.Status(code="refused", reason=reason, evidence=evidence)
     silent = [
         (rank, code)
-        for rank, code in ((int(found[1]), int(found[2])) for found in _RANK_ENDED.finditer(log))
+        for rank, code in ((int(match[1]), int(match[2])) for match in _RANK_ENDED.finditer(log))
         if f"events-{rank:05d}.jsonl" not in statuses
     ]
     if silent:
@@ -269,7 +269,7 @@ def _status_from_outside(observed: Observations) -> observe.Status:
 
 def _raised_for_memory(log: str) -> str:
     """Return the last error in the output of a program, if it is about memory; empty otherwise."""
-    last = next((found for line in reversed(log.splitlines()) if (found := _RAISED.match(line))), None)
+    last = next((match for line in reversed(log.splitlines()) if (match := _RAISED.match(line))), None)
     return last[1] if last is not None and degree(last[1]) in ("certain", "likely") else ""
 
 

@@ -98,14 +98,14 @@ class _Requests:
 
 def _times(requests: _Requests, window: Window, prompt: int) -> dict[str, Quantity]:
     mean, rate = requests.sums(first=True)
-    found = _spread("ttft", window, [mean, *_percentiles(requests, first=True)])
-    found |= _rates(window, prefill=rate * prompt)
+    times = _spread("ttft", window, [mean, *_percentiles(requests, first=True)])
+    times |= _rates(window, prefill=rate * prompt)
     if not requests.decodes:
         reason = "requests generate one token: there is no decoding"
-        return found | _spread("time_per_token", window, None, reason) | _rates(window, reason, decode=None)
+        return times | _spread("time_per_token", window, None, reason) | _rates(window, reason, decode=None)
     mean, rate = requests.sums(first=False)
-    found |= _spread("time_per_token", window, [mean, *_percentiles(requests, first=False)])
-    return found | _rates(window, decode=rate)
+    times |= _spread("time_per_token", window, [mean, *_percentiles(requests, first=False)])
+    return times | _rates(window, decode=rate)
 
 
 def _percentiles(requests: _Requests, *, first: bool) -> list[float]:
@@ -117,11 +117,11 @@ def _spread(name: str, window: Window, values: list[float] | None, reason: str |
     mean = Quantity(
         value=values[0] if values else None, unit="s", scope="job", window=window, aggregation="mean", reason=reason
     )
-    found = {f"{name}_mean": mean}
+    quantities = {f"{name}_mean": mean}
     for number, (aggregation, _) in enumerate(PERCENTILES, 1):
         value = values[number] if values else None
-        found[f"{name}_{aggregation}"] = replace(mean, value=value, scope="rank", aggregation=aggregation)
-    return found
+        quantities[f"{name}_{aggregation}"] = replace(mean, value=value, scope="rank", aggregation=aggregation)
+    return quantities
 
 
 def _rates(window: Window, reason: str | None = None, **values: float | None) -> dict[str, Quantity]:

@@ -65,8 +65,8 @@ class Windows:
 def windows_of(observed: Observations, nodes: Sequence[NodeSensors], steady: Steady | None) -> Windows:
     """Return the windows of each node; `steady`: the steps of the throughput."""
     spec, events = observed.spec, observed.events
-    found = Windows([NodeWindows() for _ in nodes])
-    for node, windows in zip(nodes, found.nodes, strict=True):
+    job_windows = Windows([NodeWindows() for _ in nodes])
+    for node, windows in zip(nodes, job_windows.nodes, strict=True):
         _phase_windows(events.node_phases.get(node.process) or events.phases, windows, spec)
         if observed.program is not None and (end := observed.ends.get(node.number)) is not None and end.wall_s > 0:
             # A program is all of its run, whatever was seen of it.
@@ -75,12 +75,12 @@ def windows_of(observed: Observations, nodes: Sequence[NodeSensors], steady: Ste
         samples, per_epoch = observed.steps, steps_per_epoch(spec, events.data)
         ranges = {MAIN: (steady.start_step, steady.stop_step), ALL_STEPS: (0, samples.steps)}
         if per_epoch:
-            found.epochs = samples.steps // per_epoch
+            job_windows.epochs = samples.steps // per_epoch
             ranges[FIRST_EPOCH] = (0, per_epoch)
-            ranges[LATER_EPOCHS] = (per_epoch, found.epochs * per_epoch)
+            ranges[LATER_EPOCHS] = (per_epoch, job_windows.epochs * per_epoch)
         ranges = {name: (start, stop) for name, (start, stop) in ranges.items() if start < stop <= samples.steps}
-        _step_windows(nodes, found, ranges, samples)
-    return found
+        _step_windows(nodes, job_windows, ranges, samples)
+    return job_windows
 
 
 def _phase_windows(phases: Sequence[Phase], windows: NodeWindows, spec: RunSpec) -> None:
@@ -136,7 +136,7 @@ class _Stretches:
 
 
 def _step_windows(
-    nodes: Sequence[NodeSensors], found: Windows, ranges: Mapping[str, tuple[int, int]], samples: StepSamples
+    nodes: Sequence[NodeSensors], job_windows: Windows, ranges: Mapping[str, tuple[int, int]], samples: StepSamples
 ) -> None:
     """Fill all windows of all nodes in one pass over the step samples."""
     filled = {
@@ -151,8 +151,8 @@ def _step_windows(
             start_s, step_s = _inside(chunk, *ranges[name], "start_s", "step_s")
             if len(start_s):
                 pieces.extend(start_s, step_s)
-    found.rates = {rank: float(done / time_s) for rank, (done, time_s) in work.items() if time_s > 0}
-    for node, windows in zip(nodes, found.nodes, strict=True):
+    job_windows.rates = {rank: float(done / time_s) for rank, (done, time_s) in work.items() if time_s > 0}
+    for node, windows in zip(nodes, job_windows.nodes, strict=True):
         for name, pieces in filled[node.process].items():
             pieces.put(name, windows)
 

@@ -52,8 +52,8 @@ def checks(
         yield Check("scheduler", "note", "none: results cover this node only")
     clock = time.get_clock_info("monotonic")
     if clock.resolution > CLOCK_LIMIT_S:
-        found = f"monotonic clock resolves {clock.resolution:g} s"
-        yield Check("clock", "wrong", found, "do not measure short steps here")
+        text = f"monotonic clock resolves {clock.resolution:g} s"
+        yield Check("clock", "wrong", text, "do not measure short steps here")
     else:
         yield Check("clock", "ok", f"{clock.implementation}, resolution {clock.resolution:g} s")
     yield from place_checks(node, plan)
@@ -78,7 +78,7 @@ def _check_folder(results: Path) -> Check:
             (Path(scratch) / "beside").rename(Path(scratch) / "place")
     except OSError as error:
         return Check("results", "wrong", f"{results}: {error.strerror}", "give another folder with --results")
-    return Check("results", "ok", f"{results.absolute()}: writable, renames work")
+    return Check("results", "ok", f"{results}: writable, renames work")
 
 
 def _try_worker(trial: Callable[[RunSpec], RunRecord]) -> Check:
@@ -107,8 +107,8 @@ def _try_training(trial: Callable[[RunSpec], RunRecord], devices: int) -> Check:
     )
     record, seconds = _time(trial, spec)
     if record.status.code != "completed":
-        found = f"10 steps of `tiny` on {devices} device(s) ended as {record.status.code}: {record.status.reason}"
-        return Check("training", "wrong", found[:300], f"for details: steelyard run tiny --devices {devices}")
+        text = f"10 steps of `tiny` on {devices} device(s) ended as {record.status.code}: {record.status.reason}"
+        return Check("training", "wrong", text[:300], f"for details: steelyard run tiny --devices {devices}")
     values = record.settings.values if record.settings else {}
     where = f"{devices} x {values.get('device', '?')}, collectives {values.get('backend', '?')}"
     return Check("training", "ok", f"10 steps of `tiny` took {seconds:.1f} s: {where}")

@@ -38,9 +38,9 @@ def load_check(node: HostView, pause: Callable[[float], None] = time.sleep) -> C
         return Check("load", "note", "unknown: the kernel does not show the CPU time of processes")
     told = dict(_disturbances(load, node))
     busiest = ", ".join(_busiest(before, processes(node.root), time.monotonic() - begin_s)) if told else ""
-    found = "; ".join(told) or describe_others(load, len(node.cpu_numbers))
+    text = "; ".join(told) or describe_others(load, len(node.cpu_numbers))
     return Check(
-        "load", "note" if told else "ok", found + (f"; most: {busiest}" if busiest else ""), "; ".join(told.values())
+        "load", "note" if told else "ok", text + (f"; most: {busiest}" if busiest else ""), "; ".join(told.values())
     )
 
 

@@ -42,8 +42,13 @@ FABRIC_LIBRARIES: dict[str, tuple[str, ...]] = {
     "Slingshot": ("libfabric",),
 }
 # In containers the hardware is visible in /sys even if its device files were not passed in.
-FABRIC_FILES = {"InfiniBand": "infiniband/uverbs*", "RoCE": "infiniband/uverbs*", "EFA": "infiniband/uverbs*",
-                "Omni-Path": "hfi1*", "Slingshot": "cxi*"}  # fmt: skip
+FABRIC_FILES = {
+    "InfiniBand": "infiniband/uverbs*",
+    "RoCE": "infiniband/uverbs*",
+    "EFA": "infiniband/uverbs*",
+    "Omni-Path": "hfi1*",
+    "Slingshot": "cxi*",
+}
 # NCCL and RCCL support verbs; for these fabrics they need a plugin.
 PLUGIN_FABRICS = ("EFA", "Slingshot", "Omni-Path")
 PLUGINS = ("libnccl-net", "librccl-net")
@@ -178,14 +183,14 @@ def _check_cpus(node: HostView, plan: IntendedRun) -> Iterator[Check]:
 def shared_memory_check(free_bytes: int, plan: IntendedRun) -> Check:
     """Check the shared memory, in which loader workers keep their batches."""
     workers = (plan.devices or 1) * (plan.loader_workers or 0)
-    found = f"{free_bytes / 2**20:,.0f} MiB free in /dev/shm"
+    text = f"{free_bytes / 2**20:,.0f} MiB free in /dev/shm"
     fix = "docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm"
     if free_bytes < workers * SHM_BYTES_PER_WORKER:
         need = workers * SHM_BYTES_PER_WORKER // 2**20
-        return Check("shared memory", "wrong", f"{found}; {workers} loader workers need some {need:,} MiB", fix)
+        return Check("shared memory", "wrong", f"{text}; {workers} loader workers need some {need:,} MiB", fix)
     if free_bytes <= SHM_BYTES_PER_WORKER:
-        return Check("shared memory", "note", f"{found}: too little for more than one loader worker", fix)
-    return Check("shared memory", "ok", found)
+        return Check("shared memory", "note", f"{text}: too little for more than one loader worker", fix)
+    return Check("shared memory", "ok", text)
 
 
 def _check_open_files(node: HostView, plan: IntendedRun) -> Iterator[Check]:
@@ -207,13 +212,13 @@ def _check_open_files(node: HostView, plan: IntendedRun) -> Iterator[Check]:
 def accelerator_makers(node: HostView) -> dict[str, bool]:
     """Return the makers of accelerators with device files; True: certainly meant for computing."""
     dev = node.root / "dev"
-    found = {maker: True for maker in ("NVIDIA", "AMD") if any(dev.glob(hostinfo.ACCELERATOR_FILES[maker]))}
+    makers = {maker: True for maker in ("NVIDIA", "AMD") if any(dev.glob(hostinfo.ACCELERATOR_FILES[maker]))}
     for path in dev.glob("dri/renderD*"):
         maker = RENDER_VENDORS.get(hostinfo.read_text(node.root / "sys/class/drm" / path.name / "device/vendor") or "")
         if maker == "Intel":
             # Most Intel graphics only drive a display.
-            found.setdefault(maker, False)
-    return found
+            makers.setdefault(maker, False)
+    return makers
 
 
 def _check_fabric(node: HostView, fabric: hostinfo.Fabric) -> Check:
@@ -270,29 +275,29 @@ def _check_data(node: HostView, data: Path) -> Check:
     mount = _find_mount(node, data)
     if mount is None:
         return Check("data", "note", f"{data}: its file system is not known")
-    found = f"{data} is on {mount.kind} ({mount.point})"
+    where = f"{data} is on {mount.kind} ({mount.point})"
     if PARALLEL_FILESYSTEMS.fullmatch(mount.kind):
         return Check(
             "data",
             "note",
-            f"{found}: fast for large files, slow for many small ones",
+            f"{where}: fast for large files, slow for many small ones",
             "keep samples in few large files (tar shards, HDF5), or copy them to the node's own disk",
         )
     if LAYERED_FILESYSTEMS.fullmatch(mount.kind):
         return Check(
             "data",
             "wrong",
-            f"{found}, the layered file system of a container: slow to open files, and gone with the container",
+            f"{where}, the layered file system of a container: slow to open files, and gone with the container",
             "mount the data into the container (-v DIR:DIR, --bind DIR)",
         )
     if SLOW_FILESYSTEMS.fullmatch(mount.kind):
         return Check(
             "data",
             "wrong",
-            f"{found}: the loader would be measured, not the device",
+            f"{where}: the loader would be measured, not the device",
             "copy the data to the node's own disk or /dev/shm, or to the parallel file system",
         )
-    return Check("data", "ok", found)
+    return Check("data", "ok", where)
 
 
 def _find_mount(node: HostView, path: Path) -> hostinfo.MountPoint | None:

@@ -18,11 +18,17 @@ SURVEY_LIMIT_S = 60.0
 KILLED_S = 2.0
 NAME, STATE = "energy", "device state"
 WORDS = {
-    "clock_mhz": "clock", "memory_clock_mhz": "memory clock", "temperature_c": "temperature",
-    "memory_temperature_c": "memory temperature", "power_capped": "held back by its power limit",
-    "thermal": "held back by its temperature", "hardware": "held back by the hardware",
-    "corrected": "corrected ECC errors", "uncorrected": "uncorrected ECC errors", "limit_w": "power limit",
-}  # fmt: skip
+    "clock_mhz": "clock",
+    "memory_clock_mhz": "memory clock",
+    "temperature_c": "temperature",
+    "memory_temperature_c": "memory temperature",
+    "power_capped": "held back by its power limit",
+    "thermal": "held back by its temperature",
+    "hardware": "held back by the hardware",
+    "corrected": "corrected ECC errors",
+    "uncorrected": "uncorrected ECC errors",
+    "limit_w": "power limit",
+}
 """What is read of the state of a device; the rest of `contracts.conditions.COLUMNS` is of no interest here."""
 SCOPES = ("device", "die", "module", "cpu", "memory", "io", "board", "node")
 SHOWN = 8
@@ -42,39 +48,39 @@ def run_survey(root: Path) -> dict[str, Any]:
             process.communicate(timeout=KILLED_S)
         return {"error": f"no answer from the sensors in {SURVEY_LIMIT_S:g} s: a driver hangs"}
     try:
-        found: dict[str, Any] = json.loads(said)
+        answer: dict[str, Any] = json.loads(said)
     except ValueError:
         words = complaints.decode("utf-8", "replace").strip().splitlines()
         return {"error": f"{' '.join(command)} ended with {process.returncode}: {words[-1][:200] if words else ''}"}
-    return found
+    return answer
 
 
-def judge_sensors(found: dict[str, Any]) -> Iterator[Check]:
+def judge_sensors(answer: dict[str, Any]) -> Iterator[Check]:
     """Yield a check per backend, then unreadable sensors, then events that only look like sensors."""
-    if "error" in found:
-        yield Check(NAME, "wrong", found["error"], "look for failed devices in dmesg; runs continue without energy")
+    if "error" in answer:
+        yield Check(NAME, "wrong", answer["error"], "look for failed devices in dmesg; runs continue without energy")
         return
-    scopes = {domain["name"]: domain["scope"] for domain in found["domains"]}
-    backends = dict.fromkeys(channel["backend"] for channel in found["channels"])
+    scopes = {domain["name"]: domain["scope"] for domain in answer["domains"]}
+    backends = dict.fromkeys(channel["backend"] for channel in answer["channels"])
     for backend in backends:
-        channels = [channel for channel in found["channels"] if channel["backend"] == backend]
+        channels = [channel for channel in answer["channels"] if channel["backend"] == backend]
         yield Check(NAME, "ok", f"{backend}: {_format_channels(channels, scopes)}")
-    for channel in found["channels"]:
+    for channel in answer["channels"]:
         if channel["fault"]:
             yield Check(NAME, "note", f"{channel['name']} cannot be read: {channel['fault']}")
-    yield from _judge_states(found["states"])
-    yield from _judge_missing(found["missing"])
+    yield from _judge_states(answer["states"])
+    yield from _judge_missing(answer["missing"])
     if not backends:
-        names = ", ".join(found["backends"])
+        names = ", ".join(answer["backends"])
         yield Check(NAME, "note", f"No power sensor found ({names}); energy is not reported.")
-    if found["cray_counters"]:
-        yield Check(NAME, "note", f"Cray counters are not supported yet: {', '.join(found['cray_counters'])}")
-    if found["perf_events"] and not found["powercap"]:
+    if answer["cray_counters"]:
+        yield Check(NAME, "note", f"Cray counters are not supported yet: {', '.join(answer['cray_counters'])}")
+    if answer["perf_events"] and not answer["powercap"]:
         # Other tools use them as sensors.
         yield Check(
             NAME,
             "note",
-            f"perf has {', '.join(found['perf_events'])}, but powercap has no counter: these events are not used, "
+            f"perf has {', '.join(answer['perf_events'])}, but powercap has no counter: these events are not used, "
             "because they read 0 without it",
             "on a virtual machine: measure on the host; otherwise: modprobe intel_rapl_msr",
         )

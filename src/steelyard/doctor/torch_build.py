@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 PROBE_LIMIT_S = 120.0
 # e_machine of a shared library's header, and its name in `uname -m`.
 ELF_MACHINES = {
-    3: "i686", 21: "ppc64le", 22: "s390x", 40: "armv7l", 62: "x86_64", 183: "aarch64", 243: "riscv64",
-}  # fmt: skip
+    3: "i686",
+    21: "ppc64le",
+    22: "s390x",
+    40: "armv7l",
+    62: "x86_64",
+    183: "aarch64",
+    243: "riscv64",
+}
 MAKER_OF = {"torch.cuda": "NVIDIA", "torch.hip": "AMD", "torch.xpu": "Intel"}
 VISIBLE = {
     "NVIDIA": ("CUDA_VISIBLE_DEVICES",),
@@ -62,7 +68,7 @@ def torch_folder() -> Path | None:
 def architecture_check(folder: Path, machine: str) -> Check | None:
     """Check that torch's libraries are built for this machine."""
     libraries = [folder / "lib/libtorch_cpu.so", *sorted(folder.glob("_C*.so"))]
-    built = next((found for path in libraries if (found := elf_machine(path))), None)
+    built = next((target for path in libraries if (target := elf_machine(path))), None)
     if built is None or built == machine or {built, machine} <= {"x86_64", "amd64"}:
         return None
     return Check(
@@ -105,7 +111,7 @@ def run_probe() -> dict[str, Any]:
         text = "built for CPU instructions that this machine lacks" if name == "SIGILL" else "its libraries do not fit"
         return _broken(f"import torch died by {name}", text, "pip install --force-reinstall torch, on this machine")
     try:
-        found: dict[str, Any] = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
         words = done.stderr.decode("utf-8", "replace").strip().splitlines()
         return _broken(
@@ -113,26 +119,26 @@ def run_probe() -> dict[str, Any]:
             f"exit code {done.returncode}",
             f"{' '.join(command)} shows the whole error",
         )
-    return found
+    return answer
 
 
 def _broken(text: str, meaning: str, fix: str) -> dict[str, Any]:
     return {"facts": {}, "devices": [], "error": {"text": text, "meaning": meaning, "fix": fix}}
 
 
-def judge(found: dict[str, Any], node: HostView) -> Iterator[Check]:
+def judge(answer: dict[str, Any], node: HostView) -> Iterator[Check]:
     """Turn the probe's answers into checks."""
-    if found["error"] is not None:
-        error = found["error"]
+    if answer["error"] is not None:
+        error = answer["error"]
         yield Check("torch", "wrong", f"{error['meaning']}: {_short(error['text'])}", error["fix"])
         return
-    facts: dict[str, str] = found["facts"]
+    facts: dict[str, str] = answer["facts"]
     yield Check("torch", "ok", _describe(facts))
     makers = {maker for name, maker in MAKER_OF.items() if name in facts}
     there = accelerator_makers(node)
-    devices = [device for device in found["devices"] if device["family"] != "cpu"]
+    devices = [device for device in answer["devices"] if device["family"] != "cpu"]
     if there and not devices:
-        yield _explain_unused(found, node, makers, there)
+        yield _explain_unused(answer, node, makers, there)
     elif not devices and makers:
         yield Check("torch devices", "note", f"torch is built for {' and '.join(sorted(makers))}; no such device found")
     yield from _check_architectures(devices, facts.get("torch.arch_list", "").split())
@@ -144,7 +150,7 @@ def judge(found: dict[str, Any], node: HostView) -> Iterator[Check]:
         yield Check(
             "torch devices", "ok", f"{len(same)} x {name} ({same[0]['family']}{size}): matrix products are correct"
         )
-    for device in found["devices"]:
+    for device in answer["devices"]:
         if device["fault"]:
             yield Check(
                 "torch devices",
@@ -165,7 +171,7 @@ def _describe(facts: dict[str, str]) -> str:
     return ", ".join(parts)
 
 
-def _explain_unused(found: dict[str, Any], node: HostView, makers: set[str], there: dict[str, bool]) -> Check:
+def _explain_unused(answer: dict[str, Any], node: HostView, makers: set[str], there: dict[str, bool]) -> Check:
     """Explain why torch uses none of the node's devices."""
     names = " and ".join(sorted(there))
     sure: Verdict = "wrong" if any(there.values()) else "note"
@@ -183,10 +189,12 @@ def _explain_unused(found: dict[str, Any], node: HostView, makers: set[str], the
             return Check(
                 "torch devices",
                 sure,
-                f"{variable}={node.variables[variable]!r} hides every device of {names}",
+                f"{variable}={node.variables[variable]} hides every device of {names}",
                 f"unset {variable}, or ask the scheduler for devices (Slurm: --gpus)",
             )
-    words = _short(" ".join([*found.get("warnings", []), found.get("unavailable") or ""]).strip() or "no reason given")
+    words = _short(
+        " ".join([*answer.get("warnings", []), answer.get("unavailable") or ""]).strip() or "no reason given"
+    )
     return Check("torch devices", sure, f"torch cannot use the devices of {names}: {words}", _unused_fix(words, maker))
 
 

@@ -12,9 +12,17 @@ if TYPE_CHECKING:
     from steelyard.imported.form import ForeignFile
 
 UNITS = {
-    "ms": "ms", "sec": "s", "s": "s", "us": "us", "requests/sec": "requests/s", "tokens/sec": "tokens/s",
-    "tokens/sec/user": "tokens/s", "%": "%", "tokens": "tokens", "requests": "requests",
-}  # fmt: skip
+    "ms": "ms",
+    "sec": "s",
+    "s": "s",
+    "us": "us",
+    "requests/sec": "requests/s",
+    "tokens/sec": "tokens/s",
+    "tokens/sec/user": "tokens/s",
+    "%": "%",
+    "tokens": "tokens",
+    "requests": "requests",
+}
 # Names of the same figures in our own rows.
 METRICS = {"output_token_throughput": "token_throughput", "time_to_first_token": "ttft"}
 NO_FIGURES = ("count", "sum", "std")

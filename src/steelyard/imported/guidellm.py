@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from steelyard.imported.form import ForeignFile
 
 UNITS = {
-    "requests_per_second": "requests/s", "prompt_tokens_per_second": "tokens/s", "output_tokens_per_second": "tokens/s",
-    "tokens_per_second": "tokens/s", "request_latency": "s", "time_to_first_token_ms": "ms",
-    "time_per_output_token_ms": "ms", "inter_token_latency_ms": "ms",
-}  # fmt: skip
+    "requests_per_second": "requests/s",
+    "prompt_tokens_per_second": "tokens/s",
+    "output_tokens_per_second": "tokens/s",
+    "tokens_per_second": "tokens/s",
+    "request_latency": "s",
+    "time_to_first_token_ms": "ms",
+    "time_per_output_token_ms": "ms",
+    "inter_token_latency_ms": "ms",
+}
 METRICS = {"output_tokens_per_second": "token_throughput", "time_to_first_token_ms": "ttft"}
 STATISTICS = ("mean", "median", "min", "max")
 
@@ -33,10 +38,10 @@ def read(file: ForeignFile) -> Iterator[ImportedFigure]:
     for benchmark in items(inside(file.data, "benchmarks")):
         settings = _settings(file.data, benchmark)
         for name, unit in UNITS.items():
-            found = inside(benchmark, "metrics", name, "successful")
+            statistics = inside(benchmark, "metrics", name, "successful")
             base = METRICS.get(name, name.removesuffix("_ms"))
-            values = {key: inside(found, key) for key in STATISTICS}
-            values |= mapping(inside(found, "percentiles"))
+            values = {key: inside(statistics, key) for key in STATISTICS}
+            values |= mapping(inside(statistics, "percentiles"))
             for statistic, value in values.items():
                 if isinstance(value, Digits):
                     metric = base if statistic == "mean" and base != "ttft" else f"{base}_{statistic}"

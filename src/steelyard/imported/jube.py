@@ -15,18 +15,41 @@ if TYPE_CHECKING:
     from steelyard.imported.form import ForeignFile
 
 SETTINGS = {
-    "system": "system", "dataset": "dataset", "nodes": "nodes", "devices": "devices", "precision": "precision",
-    "globalbatchsize": "global_batch", "batchsize/device": "batch", "threads/task": "threads",
-    "accelerator": "accelerator", "node": "node",
-}  # fmt: skip
+    "system": "system",
+    "dataset": "dataset",
+    "nodes": "nodes",
+    "devices": "devices",
+    "precision": "precision",
+    "globalbatchsize": "global_batch",
+    "batchsize/device": "batch",
+    "threads/task": "threads",
+    "accelerator": "accelerator",
+    "node": "node",
+}
 FIGURES = {
-    "images/second": ("throughput", "images/s"), "tokens/second": ("throughput", "tokens/s"),
-    "time/iteration(s)": ("step_time", "s"), "avg_tflops/gpu": ("flop_rate_per_device", "TFLOP/s"),
-}  # fmt: skip
+    "images/second": ("throughput", "images/s"),
+    "tokens/second": ("throughput", "tokens/s"),
+    "time/iteration(s)": ("step_time", "s"),
+    "avg_tflops/gpu": ("flop_rate_per_device", "TFLOP/s"),
+}
 # A unit in brackets behind the name of a column.
 BRACKETS = re.compile(r"(?P<name>[^()\[\]]{1,60}?)\s*[(\[](?P<unit>[^()\[\]]{1,20})[)\]]")
-UNITS = {"s": "s", "sec": "s", "secs": "s", "seconds": "s", "ms": "ms", "us": "us", "min": "min", "h": "h", "wh": "Wh",
-         "j": "J", "w": "W", "gb/s": "GB/s", "mb/s": "MB/s", "tflop/s": "TFLOP/s"}  # fmt: skip
+UNITS = {
+    "s": "s",
+    "sec": "s",
+    "secs": "s",
+    "seconds": "s",
+    "ms": "ms",
+    "us": "us",
+    "min": "min",
+    "h": "h",
+    "wh": "Wh",
+    "j": "J",
+    "w": "W",
+    "gb/s": "GB/s",
+    "mb/s": "MB/s",
+    "tflop/s": "TFLOP/s",
+}
 # The model and how it is divided need more than one column.
 WAYS = ("pipelineparallel", "tensorparallel", "dataparallel", "ipu/replica")
 ABOUT = ("jobid", "version", "queue", "jobtime", "energyfile")
@@ -64,8 +87,8 @@ def _row(row: dict[str, str]) -> Iterator[ImportedFigure]:
     rest: dict[str, str] = {}
     for name, value in row.items():
         match = BRACKETS.fullmatch(name)
-        if found := FIGURES.get(_plain(name)):
-            figures.append((found[0], value, found[1]))
+        if figure := FIGURES.get(_plain(name)):
+            figures.append((figure[0], value, figure[1]))
         elif match and (unit := UNITS.get(match["unit"].casefold())):
             figures.append((re.sub(r"\W+", "_", match["name"]).strip("_").casefold(), value, unit))
         elif DECIMAL.fullmatch(value) and _plain(name) not in ABOUT:

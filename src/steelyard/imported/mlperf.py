@@ -53,13 +53,13 @@ def read(file: ForeignFile) -> Iterator[ImportedFigure]:
 
 def _events(file: ForeignFile) -> dict[str, dict[str, Any]]:
     """Return the events by key: the first start, because every process may log it, and the last of all others."""
-    found: dict[str, dict[str, Any]] = {}
+    events: dict[str, dict[str, Any]] = {}
     for line in file.lines():
         event = mapping(parse(line.partition(MARK)[2])) if MARK in line else {}
         key = event.get("key")
-        if isinstance(key, str) and not (key == "run_start" and key in found) and _says(event):
-            found[key] = event
-    return found
+        if isinstance(key, str) and not (key == "run_start" and key in events) and _says(event):
+            events[key] = event
+    return events
 
 
 def _says(event: dict[str, Any]) -> bool:
@@ -77,15 +77,15 @@ def _system(file: ForeignFile) -> dict[str, str]:
     """Return the description of the system: SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt has ../../../systems/."""
     parts = file.name.split("/")
     text = file.beside(f"../../../systems/{parts[-3]}.json") if len(parts) >= 3 else None
-    found = mapping(parse(text)) if text else {}
-    nodes, each = found.get("number_of_nodes"), found.get("accelerators_per_node")
+    described = mapping(parse(text)) if text else {}
+    nodes, each = described.get("number_of_nodes"), described.get("accelerators_per_node")
     return stated(
-        system=found.get("system_name"),
-        accelerator=found.get("accelerator_model_name"),
+        system=described.get("system_name"),
+        accelerator=described.get("accelerator_model_name"),
         nodes=nodes,
         devices=times(nodes, each),
-        framework=found.get("framework"),
-        host_cpu=found.get("host_processor_model_name"),
+        framework=described.get("framework"),
+        host_cpu=described.get("host_processor_model_name"),
     )
 
 

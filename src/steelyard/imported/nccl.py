@@ -36,20 +36,20 @@ def read(file: ForeignFile) -> Iterator[ImportedFigure]:
     for line in file.lines():
         if len(line) > MAX_ROW:
             continue
-        if found := RANK.search(line):
+        if match := RANK.search(line):
             if within:
                 # Another run of the program begins in the same file.
                 hosts, devices, within = [], [], False
-            hosts.append(found["host"])
-            devices.append(found["device"].strip())
+            hosts.append(match["host"])
+            devices.append(match["device"].strip())
         elif "busbw" in line:
             within = True
-        elif found := TEST.search(line):
-            test = found[1].replace("_", "-")
-        elif found := MEAN.search(line):
-            yield ImportedFigure(_machine(hosts, devices, test), "mean_bus_bandwidth", found[1], "GB/s")
-        elif within and (found := ROW.search(line)):
-            yield from _row(_machine(hosts, devices, test), *found.groups())
+        elif match := TEST.search(line):
+            test = match[1].replace("_", "-")
+        elif match := MEAN.search(line):
+            yield ImportedFigure(_machine(hosts, devices, test), "mean_bus_bandwidth", match[1], "GB/s")
+        elif within and (match := ROW.search(line)):
+            yield from _row(_machine(hosts, devices, test), *match.groups())
 
 
 def _machine(hosts: list[str], devices: list[str], test: str) -> dict[str, str]:

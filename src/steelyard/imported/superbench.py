@@ -23,9 +23,13 @@ PRECISIONS = {"float32": "fp32", "float16": "fp16"}
 UNITS = {"throughput": "samples/s", "step_time": "ms", "steptime": "ms", "time": "us", "algbw": "GB/s", "busbw": "GB/s"}
 METRICS = {
     # Each rank reports its own rate; whether the ranks train together is not said.
-    "throughput": "throughput_per_rank", "step_time": "step_time", "steptime": "step_time", "time": "step_time",
-    "algbw": "algorithm_bandwidth", "busbw": "bus_bandwidth",
-}  # fmt: skip
+    "throughput": "throughput_per_rank",
+    "step_time": "step_time",
+    "steptime": "step_time",
+    "time": "step_time",
+    "algbw": "algorithm_bandwidth",
+    "busbw": "bus_bandwidth",
+}
 SIGNS = ("return_code", "-benchmarks", "pytorch-", "nccl-bw", "cublas-function", "gemm-flops")
 LOOKED_AT = 1 << 16
 NAMED = re.compile(r'"[\w:.-]+/[^"]+": ')
@@ -61,21 +65,21 @@ def _node(row: dict[str, object]) -> Iterator[ImportedFigure]:
         metric, _, rank = metric.partition(":")
         note = f"rank {rank}" if rank else ""
         model = name.rpartition("/")[2]
-        if found := MODEL.fullmatch(metric):
-            what = found["what"] or found["old"]
+        if match := MODEL.fullmatch(metric):
+            what = match["what"] or match["old"]
             settings = place | {
                 "model": model.removeprefix("pytorch-"),
-                "mode": _mode(found["phase"] or found["mode"]),
+                "mode": _mode(match["phase"] or match["mode"]),
             }
-            kind = found["format"] or PRECISIONS.get(found["kind"] or "")
+            kind = match["format"] or PRECISIONS.get(match["kind"] or "")
             if kind:
                 settings["precision"] = kind
             if model.startswith("pytorch-"):
                 settings["framework"] = "PyTorch"
             yield ImportedFigure(settings, METRICS[what], value, UNITS[what], note)
-        elif "nccl-bw" in name and (found := COLLECTIVE.fullmatch(metric)):
-            settings = place | {"model": found["what"].replace("_", "-"), "model_options": size_mb(found["size"])}
-            yield ImportedFigure(settings, METRICS[found["figure"]], value, UNITS[found["figure"]], note)
+        elif "nccl-bw" in name and (match := COLLECTIVE.fullmatch(metric)):
+            settings = place | {"model": match["what"].replace("_", "-"), "model_options": size_mb(match["size"])}
+            yield ImportedFigure(settings, METRICS[match["figure"]], value, UNITS[match["figure"]], note)
         else:
             yield ImportedFigure(place | {"model": model}, metric, value, "", note)
 

@@ -18,8 +18,8 @@ LIMIT_S = 600.0
 def load() -> dict[str, Any]:
     """Return the catalogue: `workloads` by name, and `counted_with`, the versions of the libraries."""
     file = resources.files("steelyard") / "catalogue.json"
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    catalogue: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return catalogue
 
 
 def default_mode(name: str) -> str:
@@ -43,12 +43,12 @@ def count_workload(name: str, options: dict[str, Any]) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise InputError(f"{name}: counting took longer than {LIMIT_S:g} s", next_step="use smaller options") from None
     try:
-        found: dict[str, Any] = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = lines[-1] if lines else f"exit code {done.returncode}"
         raise InputError(f"{name}: cannot be counted on this machine: {why}", next_step="steelyard doctor") from None
-    if "error" in found:
-        problems = tuple(Problem(**problem) for problem in found["problems"])
-        raise InputError(found["error"], problems=problems, next_step=found["next_step"])
-    return found
+    if "error" in answer:
+        problems = tuple(Problem(**problem) for problem in answer["problems"])
+        raise InputError(answer["error"], problems=problems, next_step=answer["next_step"])
+    return answer

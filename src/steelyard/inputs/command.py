@@ -30,8 +30,12 @@ USUAL_BATCH = {"ceiling": 1}
 """The batch of a mode in which it is not that of the contract; `inputs.shorthand` sets it."""
 # Settings of a program that `steelyard wrap` has options for.
 _OF_WRAP = (
-    "program.max_steps", "program.max_seconds", "program.samples_per_step", "program.figures", "time_limit_s",
-)  # fmt: skip
+    "program.max_steps",
+    "program.max_seconds",
+    "program.samples_per_step",
+    "program.figures",
+    "time_limit_s",
+)
 # Settings that one option of `steelyard run` sets together with others.
 _PLACE = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 _PRIVATE = re.compile(r"(^|=)(?:/|~)\S*/(?=[^/\s]+$)")
@@ -80,8 +84,8 @@ def words_of(spec: RunSpec) -> list[str]:
         return []
     values: dict[str, Any] = {DEVICES: spec.devices, **spec.program.parameters}
 
-    def fill(found: re.Match[str]) -> str:
-        return str(values.get(found[1], found[0])) if found[1] else found[0][0]
+    def fill(match: re.Match[str]) -> str:
+        return str(values.get(match[1], match[0])) if match[1] else match[0][0]
 
     return [_PLACE.sub(fill, word) for word in spec.program.command]
 

@@ -24,10 +24,15 @@ MOST_PROBLEMS = 1000
 WINDOW = 128
 # A workload that uses the data: by format, or else by kind.
 WORKLOADS = {
-    "cifar10": "wideresnet28-10", "cifar100": "wideresnet28-10", "mnist": "autoencoder", "image-class": "resnet50",
-    "image-boxes": "fasterrcnn-r50-fpn", "image-mask": "deeplabv3plus-r101", "tokens": "gpt",
+    "cifar10": "wideresnet28-10",
+    "cifar100": "wideresnet28-10",
+    "mnist": "autoencoder",
+    "image-class": "resnet50",
+    "image-boxes": "fasterrcnn-r50-fpn",
+    "image-mask": "deeplabv3plus-r101",
+    "tokens": "gpt",
     "question-answer": "bert-base",
-}  # fmt: skip
+}
 
 
 def list_formats() -> list[dict[str, Any]]:
@@ -101,12 +106,15 @@ def check_data(form: Format, root: Path, *, every: bool) -> dict[str, Any]:
     workload = WORKLOADS.get(form.name) or WORKLOADS.get(form.kind, "WORKLOAD")
     command = f"steelyard run {workload} --data {shlex.quote(f'{form.name}:{root}')}"
     return {
-        "format": form.name, "path": str(root), "splits": splits,
+        "format": form.name,
+        "path": str(root),
+        "splits": splits,
         "files": None if whole is None else whole.files,
         "size_bytes": None if whole is None else whole.size_bytes,
         "identity": None if whole is None else whole.identity,
-        "problems": problems, "next": None if problems else command,
-    }  # fmt: skip
+        "problems": problems,
+        "next": None if problems else command,
+    }
 
 
 @contextlib.contextmanager

@@ -67,8 +67,8 @@ class InputFile:
         near = self.write_name(other, generic) if other else nearest(name, here)
         if not near:
             known = {entry: path for path, fields in tables.items() for entry in fields}
-            found = nearest(name, known, CLOSE_ELSEWHERE)
-            near = self.write_name(".".join((*known[found], found)), generic) if found else ""
+            elsewhere = nearest(name, known, CLOSE_ELSEWHERE)
+            near = self.write_name(".".join((*known[elsewhere], elsewhere)), generic) if elsewhere else ""
         schema = "run-spec" if generic == ("run",) else SCHEMAS.get((self.root or cls).__name__)
         listed = f"steelyard explain {schema}" if schema else ""
         return self.problem(where, "no such field", valid=", ".join(here), near=near, listed=listed)
@@ -96,16 +96,16 @@ def dotted(path: Where) -> str:
 @cache
 def tables_of(cls: type) -> dict[tuple[str, ...], tuple[str, ...]]:
     """Return the fields of every table of a contract."""
-    found: dict[tuple[str, ...], tuple[str, ...]] = {}
-    _collect(cls, (), found)
-    return found
+    tables: dict[tuple[str, ...], tuple[str, ...]] = {}
+    _collect(cls, (), tables)
+    return tables
 
 
 def _collect(
-    cls: Any, path: tuple[str, ...], found: dict[tuple[str, ...], tuple[str, ...]], hides: tuple[str, ...] = ()
+    cls: Any, path: tuple[str, ...], tables: dict[tuple[str, ...], tuple[str, ...]], hides: tuple[str, ...] = ()
 ) -> None:
     fields = [entry for entry in dataclasses.fields(cls) if entry.name not in hides]
-    found[path] = tuple(entry.name for entry in fields)
+    tables[path] = tuple(entry.name for entry in fields)
     hints = get_type_hints(cls, include_extras=True)
     for entry in fields:
         inner = entry.metadata.get(HOLDS) or bare(hints[entry.name])
@@ -115,7 +115,7 @@ def _collect(
         elif get_origin(inner) is dict:
             inner, place = bare(get_args(inner)[1]), (*place, NAMED)
         if dataclasses.is_dataclass(inner):
-            _collect(inner, place, found, entry.metadata.get(HIDES, ()))
+            _collect(inner, place, tables, entry.metadata.get(HIDES, ()))
 
 
 def bare(hint: Any) -> Any:

@@ -190,9 +190,9 @@ def _refuse_many(study: Study) -> None:
 
 def cell_of(expansion: Expansion, expected: Expect) -> Configuration:
     """Return the one configuration that a figure is documented for."""
-    found = [cell for cell in expansion.cells if all(_has(cell, key, value) for key, value in expected.at.items())]
-    if len(found) == 1:
-        return found[0]
+    matches = [cell for cell in expansion.cells if all(_has(cell, key, value) for key, value in expected.at.items())]
+    if len(matches) == 1:
+        return matches[0]
     swept = {key for cell in expansion.cells for key in cell.swept}
     unknown = [key for key in expected.at if not any(_setting(cell, key)[0] for cell in expansion.cells)]
     if unknown:
@@ -201,7 +201,7 @@ def cell_of(expansion: Expansion, expected: Expect) -> Configuration:
         raise refusal(problem)
     asked = label(dict(expected.at))[:MAX_SHOWN] if expected.at else "no settings"
     cells = "; ".join(label(cell.swept)[:MAX_SHOWN] for cell in expansion.cells[:8])
-    count = f"{asked} matches {len(found)} of {len(expansion.cells)} configurations, not one"
+    count = f"{asked} matches {len(matches)} of {len(expansion.cells)} configurations, not one"
     raise refusal(Problem("expect.at", count, f"settings of one of: {cells}"))
 
 

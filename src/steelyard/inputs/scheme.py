@@ -150,12 +150,12 @@ def _parsed(content: bytes, source: str) -> Scheme:
 
 
 def _own() -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in scheme_folders():
         if folder.is_dir():
             for path in sorted(islice(folder.glob("*.toml"), MAX_FILES)):
-                found.setdefault(path.stem, path)
-    return found
+                files.setdefault(path.stem, path)
+    return files
 
 
 def _shipped() -> list[str]:

@@ -69,7 +69,7 @@ def split_command(settings: dict[str, Any]) -> dict[str, Any]:
 def _bad_data(data: str) -> Problem:
     formats = plugins.names("data")
     near = {"synthetic": "device", "gpu": "device", "cuda": "device", "random": "device", "cpu": "host"}.get(data, "")
-    near = near or nearest(data, SYNTHETIC) or (f"{found}:PATH" if (found := nearest(data, formats)) else "")
+    near = near or nearest(data, SYNTHETIC) or (f"{name}:PATH" if (name := nearest(data, formats)) else "")
     valid = f"device, host, or FORMAT:PATH with a format of {', '.join(formats)}"
     return Problem("data", "must be device, host or FORMAT:PATH", valid, given=json.dumps(data[:60]), near=near)
 

@@ -399,7 +399,7 @@ def _unknown_site(text: str) -> InputError:
     names = site_names()
     near = nearest(text, names) or near_file(Path(text))
     valid = f"a site file, or one of {', '.join(names)}" if names else "a site file"
-    problem = Problem(f"--site {text[:200]}", "no such site", valid, near=near)
+    problem = Problem(text[:200], "no such site or site file", valid, near=near)
     return refusal(problem, next_step=None if near else "steelyard site list")
 
 
@@ -418,15 +418,15 @@ def site_names() -> list[str]:
 
 def list_sites() -> list[dict[str, str]]:
     """Return a summary of each site. Of two with the same name the first one is used."""
-    found = []
+    sites = []
     for path in (path for folder in site_folders() for path in sorted(folder.glob("*.toml"))):
         try:
             site = load_site(path)
             about = {"scheduler": site.scheduler, "pools": ", ".join(site.pools)}
         except SteelyardError:
             about = {"scheduler": "not valid", "pools": ""}
-        found.append({"site": path.stem, **about, "file": str(path)})
-    return found
+        sites.append({"site": path.stem, **about, "file": str(path)})
+    return sites
 
 
 def _file_of(text: str) -> Path | None:

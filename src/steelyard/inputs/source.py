@@ -52,9 +52,9 @@ def _resolve(name: str, folder: Path, below: Path | None) -> Path:
         path = (folder / name).resolve()
     except (OSError, ValueError, RuntimeError):
         # A NUL character, or a link that leads to itself.
-        raise refusal(Problem("workload", f"{name[:80]!r} is not a path", "./my.py:build")) from None
+        raise refusal(Problem("workload", f'"{name[:80]}" is not a path', "./my.py:build")) from None
     if below is not None and not path.is_relative_to(below.resolve()):
-        problem = f"{name[:80]!r} is outside the study's folder"
+        problem = f'"{name[:80]}" is outside the study\'s folder'
         raise refusal(Problem("workload", problem, "a file beside the study or below"))
     return path
 
@@ -64,10 +64,10 @@ def read_source(path: Path, name: str) -> bytes:
     try:
         return read_bounded(path, MAX_SOURCE_BYTES)
     except InputError as error:
-        found = error.problems[0]
+        cause = error.problems[0]
         # Only a file of the same folder is another name for this one.
-        near = name.removesuffix(path.name) + Path(found.near).name if Path(found.near).parent == path.parent else ""
-        problem = Problem("workload", found.problem, found.valid, given=show_value(name), near=near)
+        near = name.removesuffix(path.name) + Path(cause.near).name if Path(cause.near).parent == path.parent else ""
+        problem = Problem("workload", cause.problem, cause.valid, given=show_value(name), near=near)
         raise refusal(problem) from None
 
 
@@ -95,21 +95,21 @@ def defined_names(text: bytes, name: str) -> dict[str, ast.AST | None] | None:
         raise refusal(Problem("workload", f"{name[:80]}:{error.lineno}: not valid Python: {error.msg}")) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise refusal(Problem("workload", f"{name[:80]}: not valid Python: {str(error)[:80]}")) from None
-    found: dict[str, ast.AST | None] = {}
+    defined: dict[str, ast.AST | None] = {}
     todo: list[ast.AST] = list(tree.body)
     while todo:
         node = todo.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found[node.name] = node
+            defined[node.name] = node
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {(entry.asname or entry.name).partition(".")[0]: None for entry in node.names}
+            defined |= {(entry.asname or entry.name).partition(".")[0]: None for entry in node.names}
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found[node.id] = None
+            defined[node.id] = None
         else:
             # Assignments, and what is inside if, try, with and for.
             todo += ast.iter_child_nodes(node)
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | set(found)
-    return None if "*" in found or used.intersection(_DYNAMIC) else found
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | set(defined)
+    return None if "*" in defined or used.intersection(_DYNAMIC) else defined
 
 
 def _can_be_called(node: ast.AST | None) -> bool:

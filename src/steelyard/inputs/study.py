@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from steelyard import plugins
 from steelyard.contracts.base import Bound, Contract, Length, Name, to_json_object
-from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
+from steelyard.contracts.spec import SCHEMA_VERSION, Budget, RunSpec
 from steelyard.contracts.wrap import PLACES, placeholders
 from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, nearest, refusal
 from steelyard.inputs.catalogue import usual_options
@@ -144,11 +144,11 @@ class Options(InputFile):
 
     def unknown(self, cls: type, where: Where, value: Any) -> Problem:
         """Return the problem of a setting that does not exist, with the name that `--set` takes."""
-        found = super().unknown(cls, where, value)
-        near = found.near
+        fault = super().unknown(cls, where, value)
+        near = fault.near
         if near and "." not in near and not near.startswith("--") and len(where) > 1:
             near = dotted((*where[:-1], near))
-        problem = found.problem.replace("no such field", "no such setting")
+        problem = fault.problem.replace("no such field", "no such setting")
         return Problem(f"--set {dotted(where)}", problem, near=near, file=self.source)
 
     def misplaced(self, where: Where, path: tuple[str, ...]) -> Problem:
@@ -163,13 +163,25 @@ class Options(InputFile):
 
 # Settings whose option has another name, and tables whose fields have options of their own names.
 _RENAMED = {
-    "loader.workers": "--loader-workers", "loader.prefetch": "--prefetch", "loader.pin_memory": "--pin-memory",
-    "quality": "--target", "quality.target": "--target", "quality.every_epochs": "--evaluate-every",
-    "program": "COMMAND", "program.command": "COMMAND", "program.max_steps": "--max-steps",
-    "program.max_seconds": "--max-seconds", "program.samples_per_step": "--samples-per-step",
-    "program.figures": "--figures", "program.second_pass": "--second-pass",
-    "workload": "WORKLOAD", "loader.place": "--data", "data.path": "--data", "data.format": "--data", "name": "--study",
-}  # fmt: skip
+    "loader.workers": "--loader-workers",
+    "loader.prefetch": "--prefetch",
+    "loader.pin_memory": "--pin-memory",
+    "quality": "--target",
+    "quality.target": "--target",
+    "quality.every_epochs": "--evaluate-every",
+    "program": "COMMAND",
+    "program.command": "COMMAND",
+    "program.max_steps": "--max-steps",
+    "program.max_seconds": "--max-seconds",
+    "program.samples_per_step": "--samples-per-step",
+    "program.figures": "--figures",
+    "program.second_pass": "--second-pass",
+    "workload": "WORKLOAD",
+    "loader.place": "--data",
+    "data.path": "--data",
+    "data.format": "--data",
+    "name": "--study",
+}
 _WITH_OPTION = (
     "device", "mode", "devices", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel",
     "backend", "threads", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s", "channels_last",
@@ -212,10 +224,10 @@ def load_study(path: Path) -> Study:
 
 def by_dotted_name(settings: dict[str, Any], above: str = "") -> dict[str, Any]:
     """Return settings by dotted names, as a sweep has them. Without quotes, dots make tables: `sim.step_time_s = 1`."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= by_dotted_name(value, f"{above}{key}.") if isinstance(value, dict) else {above + key: value}
-    return found
+        flat |= by_dotted_name(value, f"{above}{key}.") if isinstance(value, dict) else {above + key: value}
+    return flat
 
 
 def _refuse_contradictions(study: Study, document: InputFile) -> None:
@@ -257,7 +269,7 @@ def check_settings(
     first = {key: values[0] for key, values in sweep.items()}
     choices = [(number, {**case, **first}) for number, case in enumerate(cases or ({},))]
     choices += [(0, {**choices[0][1], key: value}) for key, values in sweep.items() for value in values[1:]]
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     for number, swept in choices[:MAX_CHECKED]:
         case = (number, tuple(cases[number])) if cases else None
         place = SweptFile(document.source, document.text, root, ("run",), document.synonyms, tuple(swept), case)
@@ -265,10 +277,10 @@ def check_settings(
             spec = _spec(run, swept, place, folder, lambda text: find_source(text, folder, below=folder))
             _refuse_names(spec, place)
         except InputError as error:
-            found |= {str(problem): problem for problem in error.problems}
-        if len(found) > SHOWN_PROBLEMS:
+            problems |= {str(problem): problem for problem in error.problems}
+        if len(problems) > SHOWN_PROBLEMS:
             break
-    return tuple(found.values())
+    return tuple(problems.values())
 
 
 def _spec(
@@ -304,8 +316,8 @@ def _parameters(settings: dict[str, Any]) -> set[str | None]:
     """Return the placeholders of the command of a program that a sweep sets by their names alone."""
     program = settings.get("program")
     words = program.get("command") if isinstance(program, dict) else None
-    found = placeholders(word for word in words if isinstance(word, str)) if isinstance(words, list) else {}
-    return {*found} - {*PLACES, None}
+    names = placeholders(word for word in words if isinstance(word, str)) if isinstance(words, list) else {}
+    return {*names} - {*PLACES, None}
 
 
 def _refuse_beside_program(settings: dict[str, Any]) -> None:
@@ -332,8 +344,8 @@ def _refuse_names(spec: RunSpec, place: InputFile) -> None:
     problems = []
     for kind, setting, name in named:
         if not plugins.has(kind, name):
-            found = plugins.unknown(kind, name, plugins.names(kind)).problems[0]
-            problems.append(_placed(dataclasses.replace(found, field=setting, given=show_value(name)), place))
+            problem = plugins.unknown(kind, name, plugins.names(kind)).problems[0]
+            problems.append(_placed(dataclasses.replace(problem, field=setting, given=show_value(name)), place))
     problems += _bad_options(spec, place)
     if problems:
         raise refusal(*problems)
@@ -456,7 +468,8 @@ def _cells(
         name = cell_name(spec)
         if name in cells:
             problem = f"{label(told)} and {label(cells[name].swept)} are the same configuration"
-            raise refusal(Problem("case" if study.case else "sweep", problem, "each combination once"))
+            where = ("case" if study.case else "sweep",)
+            raise refusal(dataclasses.replace(place, at=()).problem(where, problem, valid="each combination once"))
         cells[name] = Configuration(name, told, _with_identity(spec, study, name, 0))
     most = max((cell.spec.devices for cell in cells.values()), default=1)
     return [
@@ -511,10 +524,14 @@ def single_run(
     data = {"name": study, "seed": seed, "repeats": repeats, "run": settings}
     place = Options(root=Study, at=("run",), synonyms=SYNONYMS)
     checked = parse_object(Study, data, dataclasses.replace(place, at=()))
-    cell = _cells(checked, [({}, checked.run, {})], place, Path(), anywhere=True)[0]
+    (cell,) = _cells(checked, [({}, checked.run, {})], place, Path(), anywhere=True)
     _refuse_names(cell.spec, place)
+    if cell.spec.budget.epochs is None:
+        # How long it is measured is no setting of the work: a longer run is one more job of its configuration.
+        name = cell_name(dataclasses.replace(cell.spec, budget=Budget(), time_limit_s=None))
+        cell = dataclasses.replace(cell, name=name, spec=_with_identity(cell.spec, checked, name, 0))
     pattern = re.compile(re.escape(cell.name) + r"-r(\d+)")
-    there = [int(found[1]) for name in taken(checked.name) if (found := pattern.fullmatch(name))]
+    there = [int(match[1]) for name in taken(checked.name) if (match := pattern.fullmatch(name))]
     first = max(there, default=-1) + 1
     runs = [_with_identity(cell.spec, checked, cell.name, first + n) for n in range(checked.repeats)]
     return Expansion(checked, (cell,), tuple(runs))

@@ -42,15 +42,15 @@ def from_template(kind: str, file: Path) -> str:
 def _named(text: str, file: Path, name: str) -> str:
     """Write the names of a file and of its study into a text, and what its commands do in one column."""
     names = {"FILE": printable(shlex.quote(str(file))), "STUDY": name}
-    text = re.sub(r"\b(?:FILE|STUDY)\b", lambda found: names[found[0]], text)
-    width = max(len(found[1]) for found in COMMAND.finditer(text))
-    return COMMAND.sub(lambda found: f"{found[1]:<{width}}    {found[2]}", text)
+    text = re.sub(r"\b(?:FILE|STUDY)\b", lambda match: names[match[0]], text)
+    width = max(len(match[1]) for match in COMMAND.finditer(text))
+    return COMMAND.sub(lambda match: f"{match[1]:<{width}}    {match[2]}", text)
 
 
-def from_suite(found: SuiteFolder, part: Part, size: Size, file: Path) -> str:
+def from_suite(folder: SuiteFolder, part: Part, size: Size, file: Path) -> str:
     """Return the study file of a part of a suite: the same configurations, with where each setting comes from."""
-    suite, choice = found.suite, choice_of(found, part, size)
-    expansion = expand_part(found, part, choice)
+    suite, choice = folder.suite, choice_of(folder, part, size)
+    expansion = expand_part(folder, part, choice)
     planned = plan_part(suite, part, choice)
     rows = [_as_toml(entry.run) for entry in planned]
     keys = list(dict.fromkeys(key for row in rows for key in row))
@@ -60,7 +60,7 @@ def from_suite(found: SuiteFolder, part: Part, size: Size, file: Path) -> str:
     lines = textwrap.wrap(f"{suite.title}: {part.title}, size {choice.size}.", COLUMNS)
     lines = [*(f"# {line}" for line in lines), _named(USE, file, name)]
     lines += [f'name = "{name}"', f"seed = {expansion.study.seed}", f"repeats = {expansion.study.repeats}"]
-    sources = _Sources(found, part, choice, [cell.spec for cell in expansion.cells])
+    sources = _Sources(folder, part, choice, [cell.spec for cell in expansion.cells])
     lines += ["", "[run]"]
     for key, value in shared.items():
         needed = ["# the folder of the data set, which an evaluation needs"] if key == "data.path" else []
@@ -78,8 +78,8 @@ def from_suite(found: SuiteFolder, part: Part, size: Size, file: Path) -> str:
 class _Sources:
     """Where the settings of a part come from: a document states them, or they were chosen."""
 
-    def __init__(self, found: SuiteFolder, part: Part, choice: Choice, specs: Sequence[RunSpec]) -> None:
-        self._left = [entry for entry in found.setting_sources() if applies(entry, choice.size, {part.name: specs})]
+    def __init__(self, folder: SuiteFolder, part: Part, choice: Choice, specs: Sequence[RunSpec]) -> None:
+        self._left = [entry for entry in folder.setting_sources() if applies(entry, choice.size, {part.name: specs})]
 
     def lines(self, key: str) -> list[str]:
         """Return a comment above a setting; nothing if it was said above another one."""
@@ -91,11 +91,11 @@ class _Sources:
         return [f"# {line}" for line in textwrap.wrap(" ".join(said.split()), COLUMNS)]
 
 
-def choice_of(found: SuiteFolder, part: Part, size: Size) -> Choice:
+def choice_of(folder: SuiteFolder, part: Part, size: Size) -> Choice:
     """Return the choice for a part: with synthetic data, or with folders to fill in if it cannot do without."""
     choice = Choice(size)
-    if any("quality" in entry.run for entry in plan_part(found.suite, part, choice)):
-        return Choice(size, data={name: Path("/path/to") / name for name in data_formats(found.suite, part)})
+    if any("quality" in entry.run for entry in plan_part(folder.suite, part, choice)):
+        return Choice(size, data={name: Path("/path/to") / name for name in data_formats(folder.suite, part)})
     return choice
 
 
@@ -104,14 +104,14 @@ def study_name_of(file: Path) -> str:
     return file.stem if re.fullmatch(NAME_PATTERN, file.stem) else ""
 
 
-def part_named(found: SuiteFolder, name: str | None) -> Part:
+def part_named(folder: SuiteFolder, name: str | None) -> Part:
     """Return a part of a suite; without a name the only one."""
-    parts = found.suite.part
+    parts = folder.suite.part
     if name is None and len(parts) > 1:
         problem = Problem("--part", "missing", ", ".join(part.name for part in parts))
-        again = f"steelyard study new --from-suite {found.suite.name} --part {parts[0].name}"
+        again = f"steelyard study new --from-suite {folder.suite.name} --part {parts[0].name}"
         raise InputError("a study file is one part of a suite", problems=(problem,), next_step=again)
-    return found.part(name or parts[0].name)
+    return folder.part(name or parts[0].name)
 
 
 def _as_toml(settings: dict[str, Any]) -> Row:
@@ -135,11 +135,11 @@ def _factors(rows: Sequence[Row]) -> tuple[dict[str, list[str]], list[Row]]:
 
 
 def _unique(rows: Iterable[Row]) -> list[Row]:
-    found: list[Row] = []
+    unique: list[Row] = []
     for row in rows:
-        if row not in found:
-            found.append(row)
-    return found
+        if row not in unique:
+            unique.append(row)
+    return unique
 
 
 def _quoted(key: str) -> str:

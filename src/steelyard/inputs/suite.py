@@ -22,7 +22,7 @@ from steelyard.inputs.catalogue import load as catalogue
 from steelyard.inputs.places import HIDES, HOLDS, InputFile
 from steelyard.inputs.study import NOT_SET, Repeats, Seed, Study, assign, combinations, expand_listed, setting
 from steelyard.inputs.suites import SUITE_FILE, suite_folder, suite_names
-from steelyard.inputs.validate import MAX_SPEC_BYTES, find_problems, parse_object, parse_toml, read_bounded
+from steelyard.inputs.validate import MAX_SPEC_BYTES, find_problems, parse_object, parse_toml, read_bounded, show_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -207,7 +207,7 @@ class Suite(Contract):
         named += [(f"setting {entry.name}", part) for entry in self.setting for part in entry.parts]
         for what, part in named:
             if part not in names:
-                raise ValueError(f"part: {what} is about {part!r}; valid: {', '.join(names)}")
+                raise ValueError(f"part: {what} is about {part}; valid: {', '.join(names)}")
 
 
 @dataclass(frozen=True)
@@ -221,13 +221,13 @@ class SuiteFolder:
 
     def part(self, name: str) -> Part:
         """Return a part by its name."""
-        found = next((part for part in self.suite.part if part.name == name), None)
-        if found is None:
+        named = next((part for part in self.suite.part if part.name == name), None)
+        if named is None:
             names = [part.name for part in self.suite.part]
             near = nearest(name, names)
             problem = Problem(f"--part {name[:80]}", "no such part", ", ".join(names), near=near)
             raise refusal(problem, next_step=None if near else f"steelyard suite show {self.asked}")
-        return found
+        return named
 
     def setting_sources(self) -> tuple[SettingSource, ...]:
         """Return where each setting comes from: the suite's own entries, then those on how steelyard measures."""
@@ -290,9 +290,9 @@ def find_suite(text: str) -> SuiteFolder:
     return SuiteFolder(parse_object(Suite, data, place), folder, text)
 
 
-def recipe_names(found: SuiteFolder) -> list[str]:
+def recipe_names(folder: SuiteFolder) -> list[str]:
     """Return the recipes of a suite, as `steelyard verify` takes them."""
-    return list(_recipes(found.path, found.suite.name))
+    return list(_recipes(folder.path, folder.suite.name))
 
 
 def _recipes(folder: Path, suite: str) -> dict[str, Path]:
@@ -326,7 +326,7 @@ def applies(entry: SettingSource, size: Size, specs: Mapping[str, Sequence[RunSp
     """Return whether a run of these parts has the value that an entry is about. A part's own names always count."""
     if entry.sizes and size not in entry.sizes:
         return False
-    runs = [spec for part, found in specs.items() if not entry.parts or part in entry.parts for spec in found]
+    runs = [spec for part, of_part in specs.items() if not entry.parts or part in entry.parts for spec in of_part]
     wanted = entry.value if isinstance(entry.value, tuple) else (entry.value,)
     if entry.value is None or entry.name in OWN_NAMES or entry.name.endswith("*"):
         return bool(runs)
@@ -407,7 +407,7 @@ def _plan(
 def _refuse_types(part: Part, run: dict[str, Any]) -> None:
     """Refuse what cannot be planned with; other types are checked with the settings of each run."""
     problems = [
-        Problem(f"{part.name}.{name}", f"is {value!r}"[:80], "a table" if kind is dict else "text")
+        Problem(f"{part.name}.{name}", f"is {show_value(value)}", "a table" if kind is dict else "text")
         for name, kind in (("budget", dict), ("model", dict), ("workload", str), ("data", str))
         if not isinstance(value := run.get(name, kind()), kind)
     ]
@@ -465,7 +465,7 @@ def _divide_batch(run: dict[str, Any]) -> bool:
     each = run["batch"] if "batch" in run else run.get("accumulation", 1)
     for value in (whole, ranks, each, *(() if steps is None else (steps,))):
         if type(value) is not int or value < 1:
-            raise refusal(Problem("global_batch", f"is computed with {value!r}", "integers of at least 1"))
+            raise refusal(Problem("global_batch", f"is computed with {value}", "integers of at least 1"))
     shared = ranks * each
     run["accumulation" if "batch" in run else "batch"] = whole // shared
     if steps is not None:
@@ -473,13 +473,13 @@ def _divide_batch(run: dict[str, Any]) -> bool:
     return bool(whole >= shared and whole % shared == 0)
 
 
-def expand_part(found: SuiteFolder, part: Part, choice: Choice, *, arguments: tuple[str, ...] = ()) -> Expansion:
+def expand_part(folder: SuiteFolder, part: Part, choice: Choice, *, arguments: tuple[str, ...] = ()) -> Expansion:
     """Return the runs of a part as a study."""
-    suite = found.suite
+    suite = folder.suite
     changes = _changes(suite, part, choice.size)
     repeats = [part.repeats or suite.repeats, *(change.repeats for change in changes if change.repeats is not None)]
     study = Study(name=study_name(suite, part, choice.size), seed=suite.seed, repeats=repeats[-1])
     listed = [(planned.settings, planned.run) for planned in plan_part(suite, part, choice)]
     if not listed:
         raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
-    return expand_listed(study, listed, found.path, arguments=arguments)
+    return expand_listed(study, listed, folder.path, arguments=arguments)

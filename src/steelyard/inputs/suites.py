@@ -32,10 +32,10 @@ def suite_folder(name: str) -> Path:
     """Return the folder of an installed suite."""
     package = plugins.require("suite", name)
     try:
-        found = importlib.util.find_spec(package)
+        spec = importlib.util.find_spec(package)
     except ImportError:
-        found = None
-    places = list(found.submodule_search_locations or ()) if found is not None else []
+        spec = None
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not places:
         raise SteelyardError(f"the suite {name} is registered as {package}, which is not an installed package")
     return Path(places[0])

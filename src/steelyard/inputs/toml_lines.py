@@ -25,7 +25,7 @@ def line_of(text: bytes, path: Path) -> int | None:
 @lru_cache(maxsize=1)
 def _key_lines(text: bytes) -> dict[Path, int]:
     """Return the lines of the keys of a file; kept for its other problems, of which there may be thousands."""
-    found: dict[Path, int] = {}
+    lines: dict[Path, int] = {}
     counts: dict[Path, int] = {}
     table: Path = ()
     closing = ""
@@ -37,17 +37,17 @@ def _key_lines(text: bytes) -> dict[Path, int]:
                 if header[1] == "[[":
                     counts[table] = counts.get(table, -1) + 1
                     table = (*table, counts[table])
-                _note(found, (), table, number)
+                _note(lines, (), table, number)
             elif assignment := _ASSIGNMENT.match(head):
-                _note(found, table, _parts(assignment[1]), number)
+                _note(lines, table, _parts(assignment[1]), number)
         for mark in _LONG_TEXT.findall(line):
             closing = mark if not closing else "" if mark == closing else closing
-    return found
+    return lines
 
 
-def _note(found: dict[Path, int], table: Path, parts: Path, number: int) -> None:
+def _note(lines: dict[Path, int], table: Path, parts: Path, number: int) -> None:
     for end in range(1, len(parts) + 1):
-        found.setdefault((*table, *parts[:end]), number)
+        lines.setdefault((*table, *parts[:end]), number)
 
 
 def _resolve(parts: Path, counts: dict[Path, int]) -> Path:

@@ -39,9 +39,16 @@ LARGE = 10**6
 SMALL = 1e-4
 _KINDS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), tuple: (list,), dict: (dict,)}
 _SWITCHES = {
-    "1": "true", "yes": "true", "on": "true", "true": "true", "0": "false", "no": "false", "off": "false",
-    "false": "false", "none": "false",
-}  # fmt: skip
+    "1": "true",
+    "yes": "true",
+    "on": "true",
+    "true": "true",
+    "0": "false",
+    "no": "false",
+    "off": "false",
+    "false": "false",
+    "none": "false",
+}
 # Files of a folder that a missing file's name is compared with.
 MAX_NEIGHBOURS = 1000
 CLOSE_FILE = 0.75
@@ -119,10 +126,10 @@ def _refuse(word: str) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return entries
 
 
 def parse_object(cls: type[T], data: Any, source: str | InputFile) -> T:
@@ -189,8 +196,8 @@ def parse_toml(text: bytes, source: str) -> dict[str, Any]:
 def _toml_excess(text: bytes) -> str:
     """Return what is too much in a TOML file to read it; "" if nothing is."""
     parts, whole, values, depth, before = 1, 0, 0, 0, b"\n"
-    for found in _TOML_TOKEN.finditer(text):
-        token = found[0]
+    for match in _TOML_TOKEN.finditer(text):
+        token = match[0]
         if token == b".":
             parts += 1
             # Two parts may be a number.
@@ -227,6 +234,8 @@ def _toml_problem(text: bytes, source: str, reason: str) -> Problem:
     if slip := _NO_QUOTES.fullmatch(line) or _COLON.fullmatch(line):
         near = f"{slip[1]} = {_quoted(slip[2])}"
     reason = place["problem"].replace("Cannot overwrite a value", "the key is set twice")
+    if reason.startswith("Illegal character '\\n'") and re.search(r"[\"']", line):
+        reason = "the quote is not closed"
     return Problem(f"{source}:{number}", f"not valid TOML: {reason[:MAX_REASON]}", near=near)
 
 
@@ -312,29 +321,29 @@ def _document(source: str | InputFile) -> InputFile:
 
 
 def _problems(cls: type, error: ValidationError, document: InputFile) -> list[Problem]:
-    found: dict[Any, Problem] = {}
+    problems: dict[Any, Problem] = {}
     entries = error.errors(include_url=False, include_context=False)
     for entry in entries[: SHOWN_PROBLEMS + 1]:
         hint, where = _hint_at(cls, entry["loc"])
         own = _OWN_MESSAGE.match(entry["msg"])
         if own:
             place = (*where, *own["field"].split("."))
-            found[place] = document.problem(place, own["problem"], valid=own["valid"] or "", near=own["near"] or "")
+            problems[place] = document.problem(place, own["problem"], valid=own["valid"] or "", near=own["near"] or "")
         elif entry["type"] == "unexpected_keyword_argument":
-            found[where] = document.unknown(cls, where, entry.get("input"))
+            problems[where] = document.unknown(cls, where, entry.get("input"))
         elif entry["type"] == "missing":
-            found[where] = document.problem(where, "missing", valid=describe(hint))
+            problems[where] = document.problem(where, "missing", valid=describe(hint))
         elif entry["type"] == "json_invalid":
             problem = f"not valid JSON: {entry['msg'].removeprefix('Invalid JSON: ')[:MAX_REASON]}"
-            found[where] = Problem(document.source or cls.__name__, problem)
+            problems[where] = Problem(document.source or cls.__name__, problem)
         elif entry["loc"][-1:] == ("[key]",):
-            found[where] = _bad_key(document, where, hint)
+            problems[where] = _bad_key(document, where, hint)
         else:
             # One value may have several entries: one for each form that is allowed.
-            found.setdefault(where, _bad_value(document, where, hint, entry))
+            problems.setdefault(where, _bad_value(document, where, hint, entry))
     # A misspelt field is not missing as well.
-    meant = {(*where[:-1], problem.near) for where, problem in found.items() if problem.near}
-    return [problem for where, problem in found.items() if problem.problem != "missing" or where not in meant]
+    meant = {(*where[:-1], problem.near) for where, problem in problems.items() if problem.near}
+    return [problem for where, problem in problems.items() if problem.problem != "missing" or where not in meant]
 
 
 def _bad_key(document: InputFile, where: Where, hint: Any) -> Problem:
@@ -359,7 +368,7 @@ def show_value(value: Any) -> str:
     try:
         shown = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
-        shown = repr(value)
+        shown = str(value)
     return shown if len(shown) <= MAX_SHOWN_VALUE else shown[: MAX_SHOWN_VALUE - 3] + "..."
 
 

@@ -42,14 +42,14 @@ class Takeover:
 
 def find_takeovers(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler_of) -> list[Takeover]:
     """Return the open campaigns of a study that are not ours. Contacts nobody and writes nothing."""
-    found = []
+    takeovers = []
     for path in planned(folder, study):
         # `steelyard status` reports those that cannot be read.
         with suppress(InputError, nofollow.LinkError):
             campaign = load_campaign(path)
             if not is_collected(path) and campaign.ours(shared=True) is None:
-                found.append(_describe(campaign, scheduler_of))
-    return found
+                takeovers.append(_describe(campaign, scheduler_of))
+    return takeovers
 
 
 def _describe(campaign: Campaign, scheduler_of: SchedulerOf) -> Takeover:
@@ -57,12 +57,12 @@ def _describe(campaign: Campaign, scheduler_of: SchedulerOf) -> Takeover:
     ids: dict[int, str] = {}
     counts = {True: 0, False: 0}
     for job in with_runs(campaign):
-        found = campaign.named_id(job)
-        if found is not None:
-            if found != FORGOTTEN and not scheduler.is_id(campaign, job, found):
-                raise SteelyardError(f"{campaign.job_folder(job)}/id is not the id of a job: {printable(found)!r}")
-            ids[job.number] = found
-        counts[found is not None] += sum(run in left for task in job.tasks for run in task)
+        job_id = campaign.named_id(job)
+        if job_id is not None:
+            if job_id != FORGOTTEN and not scheduler.is_id(campaign, job, job_id):
+                raise SteelyardError(f'{campaign.job_folder(job)}/id is not the id of a job: "{printable(job_id)}"')
+            ids[job.number] = job_id
+        counts[job_id is not None] += sum(run in left for task in job.tasks for run in task)
     owner = registry.user_name(nofollow.stat(campaign.path).st_uid)
     return Takeover(campaign, owner, ids, counts[True], counts[False], scheduler.removed(campaign))
 
@@ -80,7 +80,7 @@ def adopt(folder: ResultFolder, study: str, digest: str, scheduler_of: Scheduler
     """Register the campaigns that were shown with this digest as ours; return how many."""
     takeovers = find_takeovers(folder, study, scheduler_of)
     if not takeovers or digest != digest_of(takeovers):
-        problem = Problem("--adopt", f"{digest!r} is not what the folder has now")
+        problem = Problem("--adopt", f"{digest} is not what the folder has now")
         raise InputError("nothing was taken over", problems=(problem,), next_step=f"steelyard status {study} --adopt")
     registry.prepare()
     for takeover in takeovers:

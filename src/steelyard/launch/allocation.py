@@ -151,15 +151,15 @@ class Whereabouts:
 
 def launcher_here(say: Callable[[str], None], specs: Iterable[RunSpec]) -> Launcher:
     """Return the launcher for this place; `say` receives messages about the place, such as that it is busy."""
-    found = whereabouts(os.environ)
-    if found.message:
-        say(found.message)
+    place = whereabouts(os.environ)
+    if place.message:
+        say(place.message)
     # A simulated clock does not depend on the machine.
-    if isinstance(found.launcher, LocalLauncher) and any(spec.device_family != "sim" for spec in specs):
+    if isinstance(place.launcher, LocalLauncher) and any(spec.device_family != "sim" for spec in specs):
         look = Look()
         # Said when the first run has been going on for a moment: a look before it would delay it.
-        found.launcher.once_started = lambda: say(line) if (line := look.busy_line()) else None
-    return found.launcher
+        place.launcher.once_started = lambda: say(line) if (line := look.busy_line()) else None
+    return place.launcher
 
 
 def whereabouts(variables: Mapping[str, str]) -> Whereabouts:
@@ -210,8 +210,8 @@ def read_allocation(variables: Mapping[str, str]) -> Allocation:
 
 def _count_gpus(gres: str) -> int:
     """Count the GPUs of a node in Slurm's notation: gpu:2(IDX:0-1), gpu:a100:2(IDX:0-1), a comma list, or nothing."""
-    found = re.findall(r"\bgpu(?::[^:,()]+)??(?::(\d+))?\((?:IDX:)?([\d,-]*)\)", gres)
-    return sum(int(count) if count else len(parse_cpus(indices)) for count, indices in found)
+    groups = re.findall(r"\bgpu(?::[^:,()]+)??(?::(\d+))?\((?:IDX:)?([\d,-]*)\)", gres)
+    return sum(int(count) if count else len(parse_cpus(indices)) for count, indices in groups)
 
 
 class AllocationLauncher(LocalLauncher):
@@ -268,8 +268,8 @@ class AllocationLauncher(LocalLauncher):
         host = os.environ.get(HOST_VARIABLE)
         if not host:
             text = _ask(["scontrol", "--oneliner", "show", "node", layout.nodes[0]], os.environ)
-            found = re.search(r"\bNodeAddr=(\S+)", text)
-            host = found[1] if found else layout.nodes[0]
+            match = re.search(r"\bNodeAddr=(\S+)", text)
+            host = match[1] if match else layout.nodes[0]
         return host, os.environ.get(PORT_VARIABLE) or str(secrets.choice(PORTS))
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
@@ -305,7 +305,7 @@ class AllocationLauncher(LocalLauncher):
         layout = self.allocation.layout(spec)
         if self.allocation.is_this_host:
             here = LocalLauncher(show=self.show)
-            here.orders = self.orders
+            here.signals = self.signals
             return here.run(spec, raw, tick)
         self._require_seen(layout, raw)
         self._step = f"steelyard-{secrets.token_hex(6)}"

@@ -75,7 +75,7 @@ class RunEnd:
         """Return how the run of a record ended."""
         # Of a run in epochs, --extend makes no longer one.
         chosen = record.spec.budget.epochs is not None
-        short = "" if chosen else "; ".join(f"{found.code} {found.message}" for found in too_short(record))
+        short = "" if chosen else "; ".join(f"{finding.code} {finding.message}" for finding in too_short(record))
         return cls(record.run_id, record.status.code, record.status.reason, short)
 
 
@@ -390,7 +390,7 @@ def write_ended(campaign: Path, ended: Sequence[RunEnd]) -> None:
 
 def read_ended(campaign: Path, runs: Container[str]) -> dict[str, RunEnd]:
     """Read how these runs of a campaign ended, as far as it was written down."""
-    found: dict[str, RunEnd] = {}
+    ends: dict[str, RunEnd] = {}
     read_bytes = 0
     with suppress(FileNotFoundError), nofollow.open_file(campaign / ENDED_FILE) as file:
         while (text := file.readline(MAX_ENDED_LINE)) and read_bytes < MAX_ENDED_BYTES:
@@ -399,5 +399,5 @@ def read_ended(campaign: Path, runs: Container[str]) -> dict[str, RunEnd]:
                 entry = json.loads(text)
                 run = entry["run"]
                 if entry["code"] in CODES and run in runs:
-                    found[run] = RunEnd(run, entry["code"], str(entry["reason"]), str(entry.get("short", "")))
-    return found
+                    ends[run] = RunEnd(run, entry["code"], str(entry["reason"]), str(entry.get("short", "")))
+    return ends

@@ -122,8 +122,8 @@ class StudyStatus:
 
 def cell_of(run: str) -> str:
     """Return the configuration of which a run is a repeat."""
-    found = REPEAT.fullmatch(run)
-    return found[1] if found else run
+    match = REPEAT.fullmatch(run)
+    return match[1] if match else run
 
 
 # -- one poll
@@ -219,7 +219,7 @@ def _add(folder: ResultFolder, campaign: Campaign, states: dict[str, str], statu
             left=len(left),
             withdrawn=len(gone - submitted),
             vanished=len(gone & submitted),
-            ids=tuple(found for found in ids if found not in (None, FORGOTTEN)),
+            ids=tuple(job_id for job_id in ids if job_id not in (None, FORGOTTEN)),
         )
     )
 

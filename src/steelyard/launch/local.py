@@ -81,7 +81,7 @@ class LocalLauncher:
     def __init__(self, *, show: bool = False) -> None:
         """`show`: a program has our terminal, and its end is its own even if a signal came first."""
         self.show = show
-        self.orders: list[int] = []
+        self.signals: list[int] = []
         """Signals to end that were passed on to a program that was shown."""
         self.once_started: Callable[[], None] | None = None
         """Called once, when the first run has been going on for a moment."""
@@ -183,7 +183,7 @@ class LocalLauncher:
         kills = _oom_kills()
         begin_s = time.monotonic()
         shown = self.shows(spec)
-        with (raw / observe.WORKER_LOG).open("wb") as log, _orders_held(raised=not shown) as orders:
+        with (raw / observe.WORKER_LOG).open("wb") as log, _signals_held(raised=not shown) as signals:
             variables = {**self.inherited(), **self.environment(spec), MARK: mark}
             if shown:
                 process = _start_shown(command, {**os.environ, MARK: mark})
@@ -200,18 +200,18 @@ class LocalLauncher:
             ended = limit_hit = False
             try:
                 if spec.program is None:
-                    ended = _wait(process, spec.time_limit_s, look, orders)
-                    limit_hit = not ended and not orders
+                    ended = _wait(process, spec.time_limit_s, look, signals)
+                    limit_hit = not ended and not signals
                 else:
                     patience_s = math.inf if shown else PROGRAM_GRACE_S
-                    ended, limit_hit = _wait_for_program(process, spec.time_limit_s, look, orders, patience_s)
+                    ended, limit_hit = _wait_for_program(process, spec.time_limit_s, look, signals, patience_s)
             finally:
                 self.end(process, mark, ended=ended)
                 shutil.rmtree(raw / TORCHRUN_LOGS, ignore_errors=True)
-        if shown and orders and not any(raw.glob(END_PATTERN)):
+        if shown and signals and not any(raw.glob(END_PATTERN)):
             # It came before the program was there to take it.
-            signal.raise_signal(orders[0])
-        self.orders += orders if shown else []
+            signal.raise_signal(signals[0])
+        self.signals += signals if shown else []
         return observe.Launch(
             launcher=self.name,
             host=socket.gethostname(),
@@ -240,28 +240,28 @@ def _start_shown(command: list[str], variables: dict[str, str]) -> Child:
 
 
 @contextlib.contextmanager
-def _orders_held(*, raised: bool = True) -> Iterator[list[int]]:
+def _signals_held(*, raised: bool = True) -> Iterator[list[int]]:
     """Hold back signals to end that arrive meanwhile; the first is raised afterwards, unless it was passed on.
 
     A handler that raises could interrupt anything, even the start or the end of a process.
     """
-    orders: list[int] = []
+    signals: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
     before = {
         number: handler for number in numbers if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
     }
     for number in before:
-        signal.signal(number, lambda number, _frame: orders.append(number))
+        signal.signal(number, lambda number, _frame: signals.append(number))
     try:
-        yield orders
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if orders and raised:
-            signal.raise_signal(orders[0])
+        if signals and raised:
+            signal.raise_signal(signals[0])
 
 
-def _wait(process: Child, limit_s: float | None, tick: Callable[[], None], orders: list[int]) -> bool:
+def _wait(process: Child, limit_s: float | None, tick: Callable[[], None], signals: list[int]) -> bool:
     """Wait for the end of a process; False if the time limit or a signal came first."""
     deadline_s = None if limit_s is None else time.monotonic() + limit_s
     while True:
@@ -270,7 +270,7 @@ def _wait(process: Child, limit_s: float | None, tick: Callable[[], None], order
             wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
         if process.ends_within(wait_s):
             return True
-        if orders or (deadline_s is not None and time.monotonic() >= deadline_s):
+        if signals or (deadline_s is not None and time.monotonic() >= deadline_s):
             return False
         tick()
 
@@ -279,7 +279,7 @@ def _wait_for_program(
     process: Child,
     limit_s: float | None,
     tick: Callable[[], None],
-    orders: list[int],
+    signals: list[int],
     patience_s: float,
 ) -> tuple[bool, bool]:
     """Pass signals and the time limit on to a program; return whether it ended by itself, and whether by the limit.
@@ -292,10 +292,10 @@ def _wait_for_program(
         next_s = min(deadline_s, until_s) - time.monotonic()
         if process.ends_within(min(PROGRESS_EVERY_S, max(0.0, next_s))):
             return not limit_hit, limit_hit
-        for number in orders[told:]:
+        for number in signals[told:]:
             _tell(process, ORDERS[signal.Signals(number)])
             until_s = min(until_s, time.monotonic() + patience_s)
-        told = len(orders)
+        told = len(signals)
         if time.monotonic() >= deadline_s:
             limit_hit, deadline_s = True, math.inf
             _tell(process, LIMIT)

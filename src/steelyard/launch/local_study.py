@@ -137,7 +137,7 @@ def set_aside(folder: ResultFolder, expansion: Expansion, codes: str) -> int:
     known = [code for code in get_args(observe.StatusCode) if code != "completed"]
     wanted = {code.strip() for code in codes.split(",")}
     if unknown := sorted(wanted.difference(known)):
-        problem = Problem("--again", f"{', '.join(unknown)!r}", f"one or more of {', '.join(known)}")
+        problem = Problem("--again", f"{', '.join(unknown)}", f"one or more of {', '.join(known)}")
         raise InputError("--again: not a status of a failed run", problems=(problem,))
     searched = (spec for group in expansion.searches for spec in group.runs)
     count = 0
@@ -156,7 +156,7 @@ def refuse_other_seed(folder: ResultFolder, expansion: Expansion) -> None:
     record = folder.read(folder.run_path(there))
     if record.spec.seed != there.seed:
         raise InputError(
-            f"{folder.path} has runs of study {there.study!r} with another seed",
+            f"{folder.path} has runs of study {there.study} with another seed",
             next_step="give the study another name, or use the old seed",
         )
 

@@ -33,7 +33,7 @@ from steelyard.launch.campaign import (
 from steelyard.launch.images.image import look_at_image
 from steelyard.launch.local_study import refuse_other_seed, write_study_plan
 from steelyard.launch.price import price
-from steelyard.launch.search import found
+from steelyard.launch.search import search_result
 from steelyard.launch.staging import job_files, stage, write_campaign_plan, write_job, write_specs, write_study
 from steelyard.results.store import CAMPAIGNS, sweep_halves
 from steelyard.version import VERSION
@@ -284,7 +284,8 @@ def _find_work(folder: ResultFolder, expansion: Expansion) -> _Work:
     searches = [
         left
         for group in expansion.searches
-        if out.isdisjoint(spec.run_id for spec in group.runs) and (left := remaining(group, found(folder, group).known))
+        if out.isdisjoint(spec.run_id for spec in group.runs)
+        and (left := remaining(group, search_result(folder, group).known))
     ]
     return _Work([*runs, *searches], len(searches))
 
@@ -387,7 +388,7 @@ def shape_of(spec: RunSpec, place: Place, run_limit_s: int) -> RunShape:
     if "auto" not in (pool.device, spec.device) and spec.device not in (pool.device, "cpu"):
         problems.append(Problem("device", f"{spec.device}, but the nodes have {pool.device}", f"{pool.device}, auto"))
     if problems:
-        raise InputError(f"pool {place.pool_name!r} of {place.site.name!r} cannot run this", problems=(*problems,))
+        raise InputError(f"pool {place.pool_name} of {place.site.name} cannot run this", problems=(*problems,))
     on_the_host = spec.device == "cpu" and pool.device not in ("cpu", "auto")
     per_node = min(spec.devices, pool.devices_per_node)
     return RunShape(
@@ -458,15 +459,15 @@ def _make_jobs(work: _Work, place: Place, limit: _RunLimit, room: int) -> list[J
     longest_s = place.pool.max_time_s
     asked_s = max((spec.time_limit_s for spec in work.specs() if spec.time_limit_s is not None), default=0.0)
     if longest_s is not None and asked_s + TASK_ROOM_S > longest_s:
-        valid = f"at most {longest_s - TASK_ROOM_S}: the time limit of pool {place.pool_name!r} is {longest_s} s"
+        valid = f"at most {longest_s - TASK_ROOM_S}: the time limit of pool {place.pool_name} is {longest_s} s"
         raise InputError(
-            f"{place.site.name!r} does not allow a run this long",
+            f"{place.site.name} does not allow a run this long",
             problems=(Problem("time_limit_s", f"{asked_s:g}", valid),),
         )
     batches = _make_batches(work, place, limit)
     if room < 1:
         raise SteelyardError(
-            f"the queue of {place.site.name!r} is full: limits.max_submitted tasks are already submitted",
+            f"the queue of {place.site.name} is full: limits.max_submitted tasks are already submitted",
             next_step="steelyard status",
         )
     each = _runs_per_task(batches, place, room)

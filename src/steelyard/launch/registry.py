@@ -95,11 +95,11 @@ class Registration:
 
         SteelyardError if others can write to the folder, unless `shared`.
         """
-        entry, found = self._read(), nofollow.stat(self._campaign)
-        if entry is None or (entry.inode, entry.plan_sha256) != (found.st_ino, plan_sha256):
+        entry, state = self._read(), nofollow.stat(self._campaign)
+        if entry is None or (entry.inode, entry.plan_sha256) != (state.st_ino, plan_sha256):
             return None
-        who = f"belongs to {user_name(found.st_uid)}" if found.st_uid != entry.owner else ""
-        who = who or ("is writable by others" if found.st_mode & WRITABLE_BY_OTHERS else "")
+        who = f"belongs to {user_name(state.st_uid)}" if state.st_uid != entry.owner else ""
+        who = who or ("is writable by others" if state.st_mode & WRITABLE_BY_OTHERS else "")
         if who and not shared:
             raise SteelyardError(
                 f"{self._campaign} {who}: they could change what is collected",

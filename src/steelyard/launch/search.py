@@ -51,7 +51,7 @@ class SearchResult:
         return None if self.known.failed is None else self.group.runs[self.known.failed]
 
 
-def found(folder: ResultFolder, group: SearchGroup) -> SearchResult:
+def search_result(folder: ResultFolder, group: SearchGroup) -> SearchResult:
     """Return the state of a search according to the records in the folder."""
     verdicts: dict[str, Verdict] = {}
     for spec in group.runs:
@@ -80,7 +80,7 @@ def search_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, w
     most = sum(group.most_tries for group in expansion.searches)
     for group in expansion.searches:
         batches = [spec.batch for spec in group.runs]
-        while (index := next_try(batches, found(folder, group).known)) is not None:
+        while (index := next_try(batches, search_result(folder, group).known)) is not None:
             spec = group.runs[index]
             watcher.begin(spec, len(made), most)
             made.append(make_run(folder, spec, launcher, watcher.tick))

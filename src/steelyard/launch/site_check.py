@@ -39,14 +39,30 @@ OWN_OPTIONS: Final = {
 }  # fmt: skip
 # The same for srun.
 OWN_SRUN_OPTIONS: Final = {
-    "--nodes", "--ntasks", "--ntasks-per-node", "--export", "--input", "--output", "--error", "--jobid",
+    "--nodes",
+    "--ntasks",
+    "--ntasks-per-node",
+    "--export",
+    "--input",
+    "--output",
+    "--error",
+    "--jobid",
     "--kill-on-bad-exit",
-}  # fmt: skip
+}
 # Variables that the launcher sets for every run.
 OWN_VARIABLES: Final = {
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH",
-    "PYTHONHOME", "PYTHONSAFEPATH", "OMP_NUM_THREADS",
-}  # fmt: skip
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSAFEPATH",
+    "OMP_NUM_THREADS",
+}
 ONLY_SLURM: Final = (
     *("gpus", "partition", "account", "qos", "constraint", "reservation", "options", "srun_options", "expanded"),
 )
@@ -86,8 +102,8 @@ def checks(
             fix = error.next_step or "fix this, then check again"
             yield Check(name, "wrong", "; ".join(error.lines[: SHOWN + 1]), fix)
         except Exception as error:  # noqa: BLE001 -- one check that breaks must not hide what the others find
-            found = f"the check itself failed: {type(error).__name__}: {error}"[:500]
-            yield Check(name, "wrong", found, "this is a bug in steelyard: please report it with the site file")
+            text = f"the check itself failed: {type(error).__name__}: {error}"[:500]
+            yield Check(name, "wrong", text, "this is a bug in steelyard: please report it with the site file")
 
 
 # -- the site file itself -------------------------------------------------------------------------------------
@@ -117,7 +133,7 @@ def _list_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 def _check_limits(place: Place) -> Iterator[Check]:
     faults = list(_find_contradictions(place))
-    yield from (Check("limits", "wrong", found, fix) for found, fix in faults)
+    yield from (Check("limits", "wrong", text, fix) for text, fix in faults)
     limits = place.site.limits
     if limits.max_running is not None and limits.max_running > limits.max_submitted:
         yield Check(
@@ -127,16 +143,16 @@ def _check_limits(place: Place) -> Iterator[Check]:
             "raise max_submitted, or lower max_running",
         )
     elif not faults:
-        found = f"arrays of {limits.array_size} tasks, {limits.max_submitted} tasks in the queue"
-        yield Check("limits", "ok", found)
+        text = f"arrays of {limits.array_size} tasks, {limits.max_submitted} tasks in the queue"
+        yield Check("limits", "ok", text)
 
 
 def _find_contradictions(place: Place) -> Iterator[tuple[str, str]]:
     pool, limits = place.pool, place.site.limits
     if pool.max_time_s is not None and limits.setup_s + TASK_ROOM_S >= pool.max_time_s:
-        found = f"a run may take setup_s = {limits.setup_s} s to start, but max_time_s of a job is {pool.max_time_s} s"
+        text = f"a run may take setup_s = {limits.setup_s} s to start, but max_time_s of a job is {pool.max_time_s} s"
         yield (
-            f"{found}, of which the job itself takes {TASK_ROOM_S} s",
+            f"{text}, of which the job itself takes {TASK_ROOM_S} s",
             "lower limits.setup_s, or raise the pool's max_time_s",
         )
     if pool.max_time_s is not None and limits.unbounded_s > pool.max_time_s:
@@ -160,20 +176,20 @@ def _find_contradictions(place: Place) -> Iterator[tuple[str, str]]:
 def _check_charge(place: Place) -> Iterator[Check]:
     charge, devices = place.site.charge, place.pool.devices_per_node
     node_hour = charge.per_device_hour * devices + charge.per_node_hour
-    found = f"an hour of a whole node costs {node_hour:g} {charge.unit}s"
+    text = f"an hour of a whole node costs {node_hour:g} {charge.unit}s"
     if node_hour == 0:
         yield Check("charge", "note", "nothing is charged: every campaign shows a cost of 0", "fill in [charge]")
     elif charge.unit == "node-hour" and charge.per_node_hour == 0 and charge.per_device_hour == 1 and devices > 1:
         fix = "for node-hours: per_device_hour = 0.0 and per_node_hour = 1.0"
-        yield Check("charge", "wrong", f"{found}: the rule counts devices", fix)
+        yield Check("charge", "wrong", f"{text}: the rule counts devices", fix)
     elif charge.unit == "node-hour" and not math.isclose(node_hour, 1):
-        yield Check("charge", "note", f"{found}: correct only if the site weights these nodes like this")
+        yield Check("charge", "note", f"{text}: correct only if the site weights these nodes like this")
     elif charge.unit == "device-hour" and not math.isclose(node_hour, devices):
         yield Check(
-            "charge", "note", f"{found} and has {devices} devices: correct only if the site weights them like this"
+            "charge", "note", f"{text} and has {devices} devices: correct only if the site weights them like this"
         )
     else:
-        yield Check("charge", "ok", found)
+        yield Check("charge", "ok", text)
 
 
 def _check_fields(place: Place) -> Iterator[Check]:
@@ -202,7 +218,7 @@ def _check_devices(place: Place) -> Iterator[Check]:
     wants = pool.device not in ("auto", "cpu", "sim")
     if pool.gpus is not None and pool.gpus.rpartition(":")[2].isdigit():
         fix = 'give only the kind: gpus = "gpu" or "gpu:TYPE"; devices_per_node is the count'
-        yield Check("devices", "wrong", f"gpus = {pool.gpus!r} contains a count", fix)
+        yield Check("devices", "wrong", f"gpus = {pool.gpus} contains a count", fix)
     elif wants and asked is None and place.site.scheduler == "kubernetes":
         fix = 'resource = "nvidia.com/gpu", or the name that kubectl describe node shows'
         yield Check("devices", "wrong", f"device = {pool.device}, but no device is requested: a pod gets none", fix)
@@ -225,9 +241,9 @@ def _check_image(place: Place) -> Iterator[Check]:
     kubernetes = place.site.scheduler == "kubernetes"
     if place.image is None and (kubernetes or place.site.container.runtime != "none"):
         known = ", ".join(place.site.container.images) or "none"
-        found = f"no image for {place.pool.architecture}, the architecture of {place.pool_name}; images for: {known}"
+        text = f"no image for {place.pool.architecture}, the architecture of {place.pool_name}; images for: {known}"
         fix = f"container.images.{place.pool.architecture} = ..., or image in [pools.{place.pool_name}]"
-        yield Check("image", "wrong", found, fix)
+        yield Check("image", "wrong", text, fix)
 
 
 # -- this machine compared with the nodes ---------------------------------------------------------------------
@@ -249,7 +265,7 @@ def _check_python(place: Place, node: HostView) -> Iterator[Check]:
             f"use a container with an image for {nodes}, or python = the path of one installed on such a node",
         )
     elif path is None and "/" in python:
-        yield Check("python", "wrong", f"{python!r} depends on the current folder", "give its full path or a bare name")
+        yield Check("python", "wrong", f"{python} depends on the current folder", "give its full path or a bare name")
     elif path is None:
         yield Check("python", "note", f"{python} is taken from the PATH of the jobs: not checked from here")
     elif not path.exists():
@@ -269,8 +285,8 @@ def _check_mounts(place: Place, node: HostView) -> Iterator[Check]:
     mounts = place.site.container.mounts
     targets = [mount.target or mount.source for mount in mounts]
     if twice := sorted({target for target in targets if targets.count(target) > 1}):
-        found = f"mounted twice in the container: {', '.join(twice[:SHOWN])}"
-        yield Check("mounts", "wrong", found, "give one source for each target")
+        text = f"mounted twice in the container: {', '.join(twice[:SHOWN])}"
+        yield Check("mounts", "wrong", text, "give one source for each target")
     if place.image is None or place.site.scheduler == "kubernetes":
         return
     for mount in mounts[:SHOWN]:
@@ -281,8 +297,8 @@ def _check_mounts(place: Place, node: HostView) -> Iterator[Check]:
         lies_on = hostinfo.mount_of(Path("/") / there.relative_to(node.root), node.root)
         # A path missing on a file system that the nodes share is missing there, too; else only the nodes know.
         if lies_on is not None and lies_on.point != "/" and _can_be_shared(lies_on.kind):
-            found = f"{mount.source} does not exist, and its file system is shared with the nodes"
-            yield Check("mounts", "wrong", found, "correct the path, or create the folder")
+            text = f"{mount.source} does not exist, and its file system is shared with the nodes"
+            yield Check("mounts", "wrong", text, "correct the path, or create the folder")
 
 
 def _can_be_shared(kind: str) -> bool:
@@ -307,8 +323,8 @@ def _check_meeting_host(place: Place) -> Iterator[Check]:
         fix = "remove meeting_host: the name of the first node is used then"
         yield Check("meeting host", "note", f"{host} cannot be resolved on this machine; the nodes may know it", fix)
     else:
-        found = f"{host}: correct only if every job has its first rank there"
-        yield Check("meeting host", "note", found, "remove meeting_host: the name of the first node is used then")
+        text = f"{host}: correct only if every job has its first rank there"
+        yield Check("meeting host", "note", text, "remove meeting_host: the name of the first node is used then")
 
 
 def _check_results(place: Place, results: Path, node: HostView) -> Iterator[Check]:
@@ -323,8 +339,8 @@ def _check_results(place: Place, results: Path, node: HostView) -> Iterator[Chec
         yield Check("results", "ok", f"{there} is on {mount.kind} ({mount.point}), which nodes can share")
     else:
         fix = "use --results on a file system that the nodes share, such as your scratch space"
-        found = f"{there} is on {mount.kind} ({mount.point}): nodes see it only if they are this machine"
-        yield Check("results", "note", found, fix)
+        text = f"{there} is on {mount.kind} ({mount.point}): nodes see it only if they are this machine"
+        yield Check("results", "note", text, fix)
     nearest = next((parent for parent in [there, *there.parents] if parent.exists()), None)
     if nearest is not None and (free := shutil.disk_usage(nearest).free) < 1 << 30:
         yield Check(

@@ -250,11 +250,21 @@ def _readme(campaign: Campaign) -> str:
     )
     by_hand = BY_HAND_KUBERNETES if plan.site.scheduler == "kubernetes" else BY_HAND
     return README.format(
-        study=plan.study, site=plan.site.name, pool=plan.pool, made_at=plan.created_at,
-        made_by=plan.made_by, tasks=tasks, runs=runs, jobs=len(plan.jobs), rows=rows, charge=plan.price.charge,
-        unit=plan.price.charge_unit, basis=plan.price.basis, sha256=plan.worker_sha256,
+        study=plan.study,
+        site=plan.site.name,
+        pool=plan.pool,
+        made_at=plan.created_at,
+        made_by=plan.made_by,
+        tasks=tasks,
+        runs=runs,
+        jobs=len(plan.jobs),
+        rows=rows,
+        charge=plan.price.charge,
+        unit=plan.price.charge_unit,
+        basis=plan.price.basis,
+        sha256=plan.worker_sha256,
         by_hand=by_hand.format(path=quoted(str(campaign.path))),
-    )  # fmt: skip
+    )
 
 
 BY_HAND: Final = """\

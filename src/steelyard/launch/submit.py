@@ -46,8 +46,8 @@ class LockedError(SteelyardError):
 
 def scheduler_of(name: str) -> Scheduler:
     """Return the scheduler with this name, as given in the site file."""
-    found: Scheduler = plugins.load("scheduler", name)()
-    return found
+    scheduler: Scheduler = plugins.load("scheduler", name)()
+    return scheduler
 
 
 # -- lock
@@ -149,7 +149,7 @@ def refuse_wrong(folder: ResultFolder, place: Place) -> None:
     if wrong:
         problems = tuple(Problem(check.name, check.found, check.fix or "see the site file") for check in wrong)
         raise InputError(
-            f"{place.site.name!r} is not ready; nothing was queued",
+            f"{place.site.name} is not ready; nothing was queued",
             problems=problems,
             next_step="steelyard site check SITE",
         )
@@ -234,10 +234,10 @@ def recover(campaign: Campaign, scheduler: Scheduler) -> None:
         return
     # Before the query: another process may submit the job, and it may start, while we query.
     traced = {job.number for job in lost if _has_traces(campaign, job)}
-    found = scheduler.find(campaign, lost)
+    ids = scheduler.find(campaign, lost)
     for job in lost:
-        if job.number in found:
-            _keep_id(campaign, job, found[job.number])
+        if job.number in ids:
+            _keep_id(campaign, job, ids[job.number])
         elif job.number in traced:
             _keep_id(campaign, job, FORGOTTEN)
 
@@ -260,13 +260,13 @@ def with_runs(campaign: Campaign) -> list[JobArray]:
 
 def _ours(folder: ResultFolder, study: str, *, shared: bool) -> list[tuple[Campaign, RegistryEntry]]:
     """Return the open campaigns of ours with their entries; `steelyard status` reports those that cannot be read."""
-    found = []
+    campaigns = []
     for path in planned(folder, study):
         with contextlib.suppress(InputError, nofollow.LinkError):
             campaign = load_campaign(path)
             if not is_collected(path) and (entry := campaign.ours(shared=shared)) is not None:
-                found.append((campaign, entry))
-    return found
+                campaigns.append((campaign, entry))
+    return campaigns
 
 
 def _was_tried(campaign: Campaign, job: JobArray) -> bool:

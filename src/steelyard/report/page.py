@@ -204,10 +204,10 @@ class Page:
     @property
     def tables(self) -> tuple[Table, ...]:
         """All tables, including those of charts, without duplicate names."""
-        found: dict[str, Table] = {}
+        by_name: dict[str, Table] = {}
         for section in self.all_sections:
             for block in section.blocks:
                 table = block if isinstance(block, Table) else getattr(block, "table", None)
                 if isinstance(table, Table):
-                    found.setdefault(table.name, table)
-        return tuple(found.values())
+                    by_name.setdefault(table.name, table)
+        return tuple(by_name.values())

@@ -62,8 +62,10 @@ def ask(
         raise SteelyardError(f"the query took longer than {seconds:g} s", next_step="add a filter, or raise --timeout")
     if not message:
         ended = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"code {os.WEXITSTATUS(status)}"
-        raise SteelyardError(f"the query ended without an answer ({ended}): too little memory, or a damaged archive",
-                             next_step="raise --memory")  # fmt: skip
+        raise SteelyardError(
+            f"the query ended without an answer ({ended}): too little memory, or a damaged archive",
+            next_step="raise --memory",
+        )
     said = json.loads(message)
     if said["kind"] == "input":
         raise InputError(said["text"], next_step=said["next"])

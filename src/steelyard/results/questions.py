@@ -53,4 +53,4 @@ FROM runs WHERE status <> 'completed' GROUP BY ALL ORDER BY runs DESC, last DESC
        any_value(throughput_unit) AS unit
 FROM runs WHERE status = 'completed' AND throughput > 0 GROUP BY ALL ORDER BY ALL""",
     ),
-}  # fmt: skip
+}

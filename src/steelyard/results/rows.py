@@ -21,25 +21,37 @@ if TYPE_CHECKING:
 _PARSED = {
     "run_id": "VARCHAR",
     "spec": {
-        "study": "VARCHAR", "configuration": "VARCHAR", "repeat": "INTEGER", "workload": "VARCHAR", "mode": "VARCHAR",
-        "devices": "INTEGER", "batch": "BIGINT", "accumulation": "BIGINT", "precision": "VARCHAR", "compile": "VARCHAR",
+        "study": "VARCHAR",
+        "configuration": "VARCHAR",
+        "repeat": "INTEGER",
+        "workload": "VARCHAR",
+        "mode": "VARCHAR",
+        "devices": "INTEGER",
+        "batch": "BIGINT",
+        "accumulation": "BIGINT",
+        "precision": "VARCHAR",
+        "compile": "VARCHAR",
         "parallel": "VARCHAR",
     },
     "status": {"code": "VARCHAR", "reason": "VARCHAR"},
     "launch": {
-        "launcher": "VARCHAR", "host": "VARCHAR", "started_at": "VARCHAR", "wall_s": "DOUBLE",
+        "launcher": "VARCHAR",
+        "host": "VARCHAR",
+        "started_at": "VARCHAR",
+        "wall_s": "DOUBLE",
         "scheduled": {"nodes": ["VARCHAR"]},
     },
     "environment": {"node": "VARCHAR", "device": "VARCHAR"},
     "device": {"name": "VARCHAR"},
     "steady": {"answer": "VARCHAR"},
     "steps_seen": "BIGINT",
-    "quantities": "MAP(VARCHAR, STRUCT(\"value\" DOUBLE, unit VARCHAR, scope VARCHAR, \"window\" VARCHAR, "
-    "aggregation VARCHAR, reason VARCHAR, \"interval\" STRUCT(low DOUBLE, high DOUBLE)))",
-    "findings": [{"code": "VARCHAR", "severity": "VARCHAR", "message": "VARCHAR", "fix": "VARCHAR",
-                  "evidence": "VARCHAR"}],
+    "quantities": 'MAP(VARCHAR, STRUCT("value" DOUBLE, unit VARCHAR, scope VARCHAR, "window" VARCHAR, '
+    'aggregation VARCHAR, reason VARCHAR, "interval" STRUCT(low DOUBLE, high DOUBLE)))',
+    "findings": [
+        {"code": "VARCHAR", "severity": "VARCHAR", "message": "VARCHAR", "fix": "VARCHAR", "evidence": "VARCHAR"}
+    ],
     "derived_by": "VARCHAR",
-}  # fmt: skip
+}
 """What is read of a record."""
 _RUNS = {
     "study": "r.spec.study",

@@ -122,7 +122,7 @@ class ClaimRule(Rule):
     def __init_subclass__(cls) -> None:
         # Findings of a rule without a verdict would not change the verdict on the claim.
         if cls.verdict == "holds" or cls.verdict not in VERDICTS:
-            problem = Problem("verdict", f"{cls.verdict!r} is not a verdict for a rule", ", ".join(VERDICTS[:-1]))
+            problem = Problem("verdict", f"{cls.verdict} is not a verdict for a rule", ", ".join(VERDICTS[:-1]))
             raise InputError(f"the claim rule {cls.__name__} has no verdict", problems=(problem,))
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:

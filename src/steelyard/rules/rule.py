@@ -152,10 +152,10 @@ def codes() -> list[str]:
 
 def rule(code: str) -> Rule:
     """Return the rule with this code; raise InputError if it does not exist."""
-    found = find_rule(code)
-    if found is None:
+    known = find_rule(code)
+    if known is None:
         raise plugins.unknown("rule", code, codes())
-    return found
+    return known
 
 
 def find_rule(code: str) -> Rule | None:
@@ -185,15 +185,15 @@ def _make(subject: Subject, code: str) -> Rule:
     return made
 
 
-def _of_program(found: Finding, what: Any) -> Finding:
+def _of_program(finding: Finding, what: Any) -> Finding:
     """Return a finding without a command that runs a workload, if it is about a program: that is no workload."""
     sides = [getattr(what, side, None) for side in ("a", "b")] if hasattr(what, "a") else [what]
     wraps = any(getattr(getattr(side, "spec", None), "program", None) is not None for side in sides)
-    return replace(found, command="") if wraps and RUNS in found.command else found
+    return replace(finding, command="") if wraps and RUNS in finding.command else finding
 
 
 def check(subject: Subject, what: Any) -> tuple[Finding, ...]:
     """Run all rules on a record, pair or table; return the findings, errors first, then by code."""
-    found = [_of_program(finding, what) for made in rules(subject) for finding in made.check(what)]
+    findings = [_of_program(finding, what) for made in rules(subject) for finding in made.check(what)]
     order = list(SEVERITIES)
-    return tuple(sorted(found, key=lambda finding: (order.index(finding.severity), finding.code)))
+    return tuple(sorted(findings, key=lambda finding: (order.index(finding.severity), finding.code)))

@@ -82,9 +82,14 @@ class NodeRuns:
             min_steps=1, min_seconds=seconds, max_seconds=seconds, max_steps=10**9, rel_half_width=1e-9, max_extension=1
         )
         spec = RunSpec(
-            run_id="accelerator", study="selftest", configuration="accelerator", budget=budget,
-            time_limit_s=self.left_s(seconds + RUN_LIMIT_S), energy=Energy(watch=watch), **settings,
-        )  # fmt: skip
+            run_id="accelerator",
+            study="selftest",
+            configuration="accelerator",
+            budget=budget,
+            time_limit_s=self.left_s(seconds + RUN_LIMIT_S),
+            energy=Energy(watch=watch),
+            **settings,
+        )
         record = trial(spec, LocalLauncher())
         if record.environment is not None:
             self.facts |= record.environment.facts
@@ -120,8 +125,8 @@ def accelerator_test(tell: Callable[[str], None], limit_s: float = LIMIT_S) -> A
     """Check the accelerator of this node; `tell` receives progress. InputError if torch can use none."""
     node = NodeRuns(limit_s)
     tell("looking for accelerators")
-    found = run_probe()
-    devices = [device for device in found["devices"] if device["family"] != "cpu"]
+    answer = run_probe()
+    devices = [device for device in answer["devices"] if device["family"] != "cpu"]
     if not devices:
         raise InputError(
             "there is no accelerator here that torch can use",
@@ -135,7 +140,7 @@ def accelerator_test(tell: Callable[[str], None], limit_s: float = LIMIT_S) -> A
         device=devices[0]["name"],
         devices=len(devices),
         memory_bytes=devices[0]["memory_bytes"],
-        facts=without_names(shared_facts(found["facts"] | node.facts), names, private=True),
+        facts=without_names(shared_facts(answer["facts"] | node.facts), names, private=True),
         seconds=round(node.spent_s(), 1),
         checks=tuple(
             replace(

@@ -47,11 +47,11 @@ def judge_bound(tiny: RunRecord, large: RunRecord) -> AssumptionCheck:
     if (failed := unmeasured("host-bound", [tiny, large])) is not None:
         return failed
     wanted = {"tiny kernels": (tiny, "host-bound"), "large matrix products": (large, "compute-bound")}
-    found = {what: leading(record) for what, (record, _) in wanted.items()}
+    called = {what: leading(record) for what, (record, _) in wanted.items()}
     wrong = [
-        f"{what} are called {found[what]} instead of {bound}"
+        f"{what} are called {called[what]} instead of {bound}"
         for what, (_, bound) in wanted.items()
-        if found[what] != bound
+        if called[what] != bound
     ]
     numbers = {
         f"{size}_{name}": value
@@ -80,19 +80,19 @@ def judge_collectives(record: RunRecord) -> AssumptionCheck:
     )
 
 
-def judge_hardware(found: HardwareTest) -> AssumptionCheck:
+def judge_hardware(test: HardwareTest) -> AssumptionCheck:
     """Check that the energy sensors are consistent with each other."""
-    details = [f"{check.outcome}: {check.name} {check.of}: {check.text}" for check in found.checks]
-    reasons = "; ".join(found.reasons)
-    if not found.checks:
-        return AssumptionCheck(name="sensors", outcome="could not check", text=reasons[:MAX_REASON] or found.verdict)
-    failed = [check for check in found.checks if check.outcome == "fails"]
-    held = sum(check.outcome == "holds" for check in found.checks)
+    details = [f"{check.outcome}: {check.name} {check.of}: {check.text}" for check in test.checks]
+    reasons = "; ".join(test.reasons)
+    if not test.checks:
+        return AssumptionCheck(name="sensors", outcome="could not check", text=reasons[:MAX_REASON] or test.verdict)
+    failed = [check for check in test.checks if check.outcome == "fails"]
+    held = sum(check.outcome == "holds" for check in test.checks)
     text = "; ".join(f"{check.name} {check.of}: {check.text}" for check in failed)[:MAX_REASON]
     return AssumptionCheck(
         name="sensors",
-        outcome="ok" if found.verdict == "holds" else "not as assumed",
-        text=text or reasons or f"the energy sensors are consistent in {held} of {len(found.checks)} comparisons",
+        outcome="ok" if test.verdict == "holds" else "not as assumed",
+        text=text or reasons or f"the energy sensors are consistent in {held} of {len(test.checks)} comparisons",
         numbers={"holds": held, "fails": len(failed)},
         details=tuple(line[:MAX_REASON] for line in details)[:MAX_DETAILS],
     )

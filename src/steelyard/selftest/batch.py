@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.derive.record import derive
-from steelyard.errors import SteelyardError
+from steelyard.errors import SteelyardError, printable
 from steelyard.results.store import record_text
 
 if TYPE_CHECKING:
@@ -47,5 +47,7 @@ def _run_group(specs: Sequence[RunSpec]) -> list[RunRecord]:
             worker.kill()
             worker.wait()
         if code not in (0, 1):
-            raise SteelyardError(f"a worker ended with exit code {code}: {log.read_bytes()[-500:]!r}")
+            raise SteelyardError(
+                f"a worker ended with exit code {code}: {printable(log.read_text(errors='replace')[-500:])}"
+            )
         return [derive(raw) for raw in raws]

@@ -148,9 +148,12 @@ def _where_time_goes() -> Iterator[Case]:
 
 def _around_the_steps() -> Iterator[Case]:
     compiling = SimTruth(
-        step_time_s=STEP_S, setup_s=1.5, compile_s=3.0, shape=Shape(compile_step_s=5.0),
+        step_time_s=STEP_S,
+        setup_s=1.5,
+        compile_s=3.0,
+        shape=Shape(compile_step_s=5.0),
         memory=Memory(limit_bytes=8e10, fixed_bytes=1e9, bytes_per_sample=1e8),
-    )  # fmt: skip
+    )
     yield _case(
         "compilation kept apart",
         {
@@ -169,8 +172,12 @@ def _energy() -> Iterator[Case]:
     power = Power(idle_w=50.0, compute_w=300.0, comm_w=120.0, compile_w=80.0, host_w=400.0)
     fine = Sensor(period_s=1e-5, resolution=1e-9)
     one = SimTruth(
-        step_time_s=STEP_S, setup_s=10.0, shape=Shape(compile_step_s=20.0), power=power, sensors=(fine,),
-    )  # fmt: skip
+        step_time_s=STEP_S,
+        setup_s=10.0,
+        shape=Shape(compile_step_s=20.0),
+        power=power,
+        sensors=(fine,),
+    )
     joules = 300 * STEP_S / BATCH
     yield _case(
         "energy",
@@ -186,9 +193,13 @@ def _energy() -> Iterator[Case]:
     # Cards with two dies, all of whose levels are read: each joule counts once.
     several = (fine, Sensor(scope="die", period_s=1e-5), Sensor(scope="node", period_s=1e-5))
     cards = SimTruth(
-        step_time_s=STEP_S, power=power, sensors=several, node=Node(devices_per_node=4, dies_per_card=2),
-        collective=RING, shape=Shape(compile_step_s=20.0),
-    )  # fmt: skip
+        step_time_s=STEP_S,
+        power=power,
+        sensors=several,
+        node=Node(devices_per_node=4, dies_per_card=2),
+        collective=RING,
+        shape=Shape(compile_step_s=20.0),
+    )
     yield _case(
         "energy on 8 dies of 4 cards on 2 nodes",
         {"energy_per_sample": (300 * STEP_S + 120 * _ring_s(8)) / BATCH},

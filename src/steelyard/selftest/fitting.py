@@ -69,8 +69,8 @@ class _ChannelEnergies:
     def best(self, domain: str, window: str) -> WindowEnergy | None:
         """Return the energy of a domain from its counter, or else its power; None if neither has a value."""
         numbers = [*self.channels(domain, "counter"), *self.channels(domain, "gauge")]
-        found = [self.energies[window][number] for number in numbers]
-        return next((energy for energy in found if energy.value_j is not None), None)
+        energies = [self.energies[window][number] for number in numbers]
+        return next((energy for energy in energies if energy.value_j is not None), None)
 
     def power_w(self, domain: str, window: str) -> tuple[float, float, float] | None:
         """Return mean power: value and interval."""
@@ -89,13 +89,18 @@ def fitting(
     for channel, table in zip(node.channels, samples, strict=True):
         # Without the limit: it has its own check, and must not invalidate the others.
         nature = Nature(
-            kind=channel.kind, resolution=channel.resolution, average_s=channel.average_s, period_s=channel.period_s,
-            seen_s=channel.seen_s, wrap=channel.wrap, gain=channel.gain,
-        )  # fmt: skip
+            kind=channel.kind,
+            resolution=channel.resolution,
+            average_s=channel.average_s,
+            period_s=channel.period_s,
+            seen_s=channel.seen_s,
+            wrap=channel.wrap,
+            gain=channel.gain,
+        )
         for name, window in windows.items():
             time_s, value, spent_s = table[0], table[1], table[2]
-            found = energy_of(nature, time_s, value, spent_s, window.start_s, window.stop_s, random_phase=False)
-            energies[name].append(found)
+            energy = energy_of(nature, time_s, value, spent_s, window.start_s, window.stop_s, random_phase=False)
+            energies[name].append(energy)
     seen = _ChannelEnergies(node, windows, energies)
     if node.ended is None or node.damage:
         yield SensorCheck("sampler", "", "fails", node.damage or "it was killed before it could finish its file")
@@ -142,16 +147,16 @@ def _check_counters(seen: _ChannelEnergies, domain: str, window: str) -> Iterato
     for number in gauges:
         name = seen.node.channels[number].name
         counter, integral = seen.energies[window][counters[0]], seen.energies[window][number]
-        found = agreement(counter, integral)
-        if found.agrees is None:
-            yield SensorCheck("counter and power", name, "not tested", found.reason)
-        elif not found.agrees:
-            yield SensorCheck("counter and power", name, "fails", found.reason)
+        compared = agreement(counter, integral)
+        if compared.agrees is None:
+            yield SensorCheck("counter and power", name, "not tested", compared.reason)
+        elif not compared.agrees:
+            yield SensorCheck("counter and power", name, "fails", compared.reason)
         else:
             both = (
                 f"counter {short(counter.value_j or 0.0, 5)} J, integral of power {short(integral.value_j or 0.0, 5)} J"
             )
-            apart = f"uncertainty explains a difference up to {short(found.allowed_j or 0.0, 3)} J"
+            apart = f"uncertainty explains a difference up to {short(compared.allowed_j or 0.0, 3)} J"
             yield SensorCheck("counter and power", name, "holds", f"{window}: {both}; {apart}")
 
 

@@ -88,9 +88,15 @@ def hardware_test(
         # Short blocks of steps: time under load matters, not a mean.
         budget = Budget(min_steps=1, min_seconds=load_s, max_seconds=load_s, rel_half_width=1e-9, max_steps=10**9)
         spec = RunSpec(
-            run_id="hardware", study="selftest", configuration="hardware", budget=budget, crosscheck_steps=0,
-            time_limit_s=limit_s or 20 * load_s + 120, energy=Energy(watch=False), **LOAD,
-        )  # fmt: skip
+            run_id="hardware",
+            study="selftest",
+            configuration="hardware",
+            budget=budget,
+            crosscheck_steps=0,
+            time_limit_s=limit_s or 20 * load_s + 120,
+            energy=Energy(watch=False),
+            **LOAD,
+        )
         windows, record = _watch(tell, raw, idle_s, spec)
         nodes = Observations(raw).nodes
         if not nodes or not nodes[0].channels:
@@ -138,8 +144,14 @@ def _watch(
 @contextlib.contextmanager
 def _run_sampler(raw: Path) -> Any:
     """Run the sampler as a process that ends with us."""
-    options = {"--node": NODE, "--process": "0", "--period": str(PERIOD_S), "--zero": "0.0",
-               "--parent": str(os.getpid()), "--root": str(ROOT)}  # fmt: skip
+    options = {
+        "--node": NODE,
+        "--process": "0",
+        "--period": str(PERIOD_S),
+        "--zero": "0.0",
+        "--parent": str(os.getpid()),
+        "--root": str(ROOT),
+    }
     words = [word for pair in options.items() for word in pair]
     command = [sys.executable, "-P", "-m", "steelyard.worker.sensors", str(raw), *words]
     with (raw / "sampler.log").open("wb") as log:
@@ -216,9 +228,13 @@ def _explain_nothing(nodes: list[NodeSensors]) -> tuple[str, ...]:
 
 
 def _make_shareable(
-    verdict: str, checks: tuple[SensorCheck, ...], node: NodeSensors, windows: dict[str, Window],
-    record: RunRecord | None, reasons: tuple[str, ...],
-) -> dict[str, Any]:  # fmt: skip
+    verdict: str,
+    checks: tuple[SensorCheck, ...],
+    node: NodeSensors,
+    windows: dict[str, Window],
+    record: RunRecord | None,
+    reasons: tuple[str, ...],
+) -> dict[str, Any]:
     """Return the result without names of hosts and users; devices by a hash that cannot be reversed."""
     facts = record.environment.facts if record is not None and record.environment is not None else {}
     whole = {

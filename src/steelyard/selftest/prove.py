@@ -100,7 +100,7 @@ def _prove_answers() -> Iterator[Proof]:
     for name, answer, record in zip(names, expected, records, strict=False):
         given = record.steady.answer if record.steady else record.status.code
         yield _compare_words(f"steady state: {name}", answer, given)
-    blocking = [found.code for found in records[-2].findings if found.severity == "error"]
+    blocking = [finding.code for finding in records[-2].findings if finding.severity == "error"]
     yield _compare_words("a timer that reads half the time", "SY501", " ".join(blocking))
     yield _compare_words("a batch that does not fit", "out_of_memory", records[-1].status.code)
 
@@ -159,11 +159,11 @@ def _prove_comparisons() -> Iterator[Proof]:
     means = [1 / (record.quantities["throughput"].value or math.nan) for record in run_many(runs)]
     sides = [means[first : first + JOBS_PER_SIDE] for first in range(0, len(means), JOBS_PER_SIDE)]
     first, second, slow = sides[:COMPARISONS], sides[COMPARISONS : 2 * COMPARISONS], sides[2 * COMPARISONS :]
-    found = [compare_means(a, b).verdict == "slower" for a, b in zip(first, slow, strict=True)]
+    detected = [compare_means(a, b).verdict == "slower" for a, b in zip(first, slow, strict=True)]
     false = [compare_means(a, b).verdict != "no difference shown" for a, b in zip(first, second, strict=True)]
     least = 0.90 - STRAY * math.sqrt(0.9 * 0.1 / COMPARISONS)
     most = 0.05 + STRAY * math.sqrt(0.05 * 0.95 / COMPARISONS)
-    power, alarms = sum(found) / COMPARISONS, sum(false) / COMPARISONS
+    power, alarms = sum(detected) / COMPARISONS, sum(false) / COMPARISONS
     name = f"{JOBS_PER_SIDE} jobs per side, 1 % between jobs"
     yield Proof(
         "comparison", f"2 % slower, {name}", "found in 90 %", f"{power:.1%} of {COMPARISONS}", "-", power >= least

@@ -73,40 +73,40 @@ def changes(occasions: Sequence[Sequence[float]]) -> list[Change]:
     history without a change gives a false alarm with probability ALPHA. Logarithms are used, so a step is a factor.
     """
     if bad := [value for jobs in occasions for value in jobs if not 0 < value < math.inf]:
-        raise ValueError(f"values must be positive and finite, got {bad[0]!r}")
+        raise ValueError(f"values must be positive and finite, got {bad[0]}")
     logs = [np.log(np.asarray(jobs, dtype=np.float64)) for jobs in occasions if len(jobs)]
     unit: Unit = "occasions" if len(logs) >= MIN_OCCASIONS else "jobs"
     if unit == "occasions" or sum(entry.size for entry in logs) > MAX_VALUES:
         logs, unit = [np.array([entry.mean()]) for entry in logs], "occasions"
-    found = sorted(_search(logs, 0, MAX_CHANGES), key=lambda entry: entry[0])
-    bounds = [0, *(entry[0] for entry in found), len(logs)]
-    levels = [math.exp(float(np.concatenate(logs[a:b]).mean())) for a, b in pairwise(bounds)] if found else []
+    boundaries = sorted(_search(logs, 0, MAX_CHANGES), key=lambda entry: entry[0])
+    bounds = [0, *(entry[0] for entry in boundaries), len(logs)]
+    levels = [math.exp(float(np.concatenate(logs[a:b]).mean())) for a, b in pairwise(bounds)] if boundaries else []
     return [
         Change(index, earliest, latest, levels[number], levels[number + 1], p_value, unit)
-        for number, (index, earliest, latest, p_value) in enumerate(found)
+        for number, (index, earliest, latest, p_value) in enumerate(boundaries)
     ]
 
 
-_Found = tuple[int, int, int, float]
+_Boundary = tuple[int, int, int, float]
 
 
-def _search(logs: Sequence[Floats], start: int, most: int) -> list[_Found]:
+def _search(logs: Sequence[Floats], start: int, most: int) -> list[_Boundary]:
     """Find boundaries by binary segmentation; return index, earliest, latest and p-value of each."""
     if len(logs) < 2 or sum(entry.size for entry in logs) < MIN_VALUES or most < 1:
         return []
     dips = MIN_DIP_OCCASIONS <= len(logs) <= MAX_DIP_OCCASIONS
-    found = _step(logs, ALPHA * (1 - DIP_SHARE) if dips else ALPHA)
-    if not found and dips:
-        found = _dip(logs, ALPHA * DIP_SHARE)
-    if not found:
+    boundaries = _step(logs, ALPHA * (1 - DIP_SHARE) if dips else ALPHA)
+    if not boundaries and dips:
+        boundaries = _dip(logs, ALPHA * DIP_SHARE)
+    if not boundaries:
         return []
-    bounds = [0, *(entry[0] for entry in found), len(logs)]
-    parts = [_search(logs[a:b], start + a, (most - len(found)) // 2) for a, b in pairwise(bounds)]
-    here = [(start + index, start + first, start + last, p) for index, first, last, p in found]
+    bounds = [0, *(entry[0] for entry in boundaries), len(logs)]
+    parts = [_search(logs[a:b], start + a, (most - len(boundaries)) // 2) for a, b in pairwise(bounds)]
+    here = [(start + index, start + first, start + last, p) for index, first, last, p in boundaries]
     return [*here, *(entry for part in parts for entry in part)]
 
 
-def _step(logs: Sequence[Floats], alpha: float) -> list[_Found]:
+def _step(logs: Sequence[Floats], alpha: float) -> list[_Boundary]:
     """Return the boundary with the largest t if it is significant."""
     cuts, values = np.cumsum([entry.size for entry in logs])[:-1], np.concatenate(logs)
     t = _largest(values[None, :], cuts)[0]
@@ -122,7 +122,7 @@ def _step(logs: Sequence[Floats], alpha: float) -> list[_Found]:
     return [(at + 1, int(near[0]) + 1, int(near[-1]) + 1, p_value)]
 
 
-def _dip(logs: Sequence[Floats], alpha: float) -> list[_Found]:
+def _dip(logs: Sequence[Floats], alpha: float) -> list[_Boundary]:
     """Return the two boundaries of a temporary change if it is significant (Olshen and others, 2004)."""
     cuts, values = np.cumsum([entry.size for entry in logs])[:-1], np.concatenate(logs)
     begins, ends = np.triu_indices(len(cuts), 1)
@@ -186,8 +186,8 @@ def _largest(rows: Floats, cuts: NDArray[np.int64]) -> Floats:
 def _as_t(between: Floats, total: Floats, count: int) -> Floats:
     # Rounding may leave a tiny value instead of zero.
     within = np.where(total - between < 1e-12 * total, 1e-300, total - between)
-    found: Floats = np.sqrt(between * (count - 2) / np.maximum(within, 1e-300))
-    return found
+    t: Floats = np.sqrt(between * (count - 2) / np.maximum(within, 1e-300))
+    return t
 
 
 @lru_cache(maxsize=512)
@@ -213,5 +213,5 @@ def _null(count: int, cuts: tuple[int, ...], *, dips: bool) -> Floats:
 
 def _log_likelihood(t: Floats, count: int) -> Floats:
     """Return the log-likelihood of a step with this t under normal noise, up to a constant."""
-    found: Floats = 0.5 * count * np.log1p(np.minimum(t, 1e100) ** 2 / (count - 2))
-    return found
+    likelihood: Floats = 0.5 * count * np.log1p(np.minimum(t, 1e100) ** 2 / (count - 2))
+    return likelihood

@@ -160,8 +160,15 @@ def made_at(readings: Readings, period_s: float) -> tuple[Floats, Floats]:
 def unknown(reason: str, sight: Sight) -> WindowEnergy:
     """Return an invalid energy with its reason."""
     return WindowEnergy(
-        None, None, None, "invalid", (reason,), sight.samples, sight.coverage, sight.largest_gap_s
-    )  # fmt: skip
+        value_j=None,
+        low_j=None,
+        high_j=None,
+        verdict="invalid",
+        reasons=(reason,),
+        samples=sight.samples,
+        coverage=sight.coverage,
+        largest_gap_s=sight.largest_gap_s,
+    )
 
 
 def known(
@@ -179,8 +186,9 @@ def known(
     if nature.limit_w is not None and least_w > LIMIT_MARGIN * nature.limit_w:
         return unknown(
             f"implausible: at least {short(least_w, 6)} W over the whole window, but the power limit is "
-            f"{short(nature.limit_w, 6)} W", sight,
-        )  # fmt: skip
+            f"{short(nature.limit_w, 6)} W",
+            sight,
+        )
     if rest_j > WIDE * value_j:
         doubts = [*doubts, f"the uncertainty is {rest_j / value_j:.0%}, without the sensor's gain error"]
     value_j, rest_j = float(value_j), float(rest_j)

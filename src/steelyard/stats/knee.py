@@ -86,6 +86,11 @@ class Knee:
     reason: str
     """How the knee was found, or why it is unknown."""
 
+    @property
+    def of_best(self) -> bool:
+        """Whether the knee is that of the best swept batch, because no model gives an asymptote."""
+        return self.method == "swept batches alone"
+
 
 def knee(points: Sequence[BatchTimes], share: float = 0.9) -> Knee:
     """Find the knee of throughput over batch size, from the step times of the jobs at each swept batch.
@@ -222,8 +227,8 @@ def _squares(ratios: Floats, batches: Floats, logs: Floats, jobs: Floats, power:
     """Return the weighted sum of squares around the model, for each ratio of fixed to per-sample time."""
     rest = (logs - np.log(batches))[None, :] - np.log1p((ratios[:, None] / batches[None, :]) ** power)
     centre = (rest @ jobs / jobs.sum())[:, None]
-    found: Floats = ((rest - centre) ** 2) @ jobs
-    return found
+    squares: Floats = ((rest - centre) ** 2) @ jobs
+    return squares
 
 
 def _refine(grid: Floats, best: int, batches: Floats, logs: Floats, jobs: Floats) -> float:
@@ -268,11 +273,11 @@ def _by_form(fit: _Fit, points: Sequence[BatchTimes], share: float) -> Knee:
     shown: float | None = value
     if value > last:
         answer = "beyond the sweep"
-        reason = f"batch {last:,.0f} reaches {100 * _reached(fit, last):.0f} % of the asymptote"
+        reason = f"by the model, batch {last:,.0f} reaches {100 * _reached(fit, last):.0f} % of the asymptote"
         shown = value if value <= 2 * last else None
     elif value < first:
         answer = "below the sweep"
-        reason = f"the smallest batch already reaches {100 * _reached(fit, first):.0f} % of the asymptote"
+        reason = f"by the model, the smallest batch already reaches {100 * _reached(fit, first):.0f} % of the asymptote"
         shown = value if value >= first / 2 else None
     elif low <= 0 or high / low > MAX_SPAN:
         answer, shown = "cannot tell", None

@@ -20,6 +20,8 @@ from steelyard.estimate.student import student_t
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+ROUNDING = 1e-9
+"""Times that differ by less than this share are equal: sums in floating point differ as much."""
 MIN_JOBS = 3
 MIN_NODES = 2
 """Least number of nodes on each side for the node to be the unit."""
@@ -123,9 +125,9 @@ def compare_jobs(
     half_width = student_t(level, df) * error + extra
     low, high = value * math.exp(-half_width), value * math.exp(half_width)
     verdict: Verdict = "no difference shown"
-    if high < 1:
+    if high < 1 - ROUNDING:
         verdict = "faster"
-    elif low > 1:
+    elif low > 1 + ROUNDING:
         verdict = "slower"
     answer: Answer = "ratio"
     if any(map(too_large, trends)):
@@ -144,15 +146,15 @@ def shown_trend(jobs: Sequence[JobTime], others: Sequence[JobTime] = ()) -> floa
 
     With `others`, the jobs of another side, a second test uses the variance of both sides.
     """
-    found = _trends(jobs)
-    if len(found) < MIN_JOBS:
+    trends = _trends(jobs)
+    if len(trends) < MIN_JOBS:
         return None
-    mean, squares = _mean(found), _squares(found)
-    tests = [(TREND_LEVEL, squares, len(found) - 1.0)]
+    mean, squares = _mean(trends), _squares(trends)
+    tests = [(TREND_LEVEL, squares, len(trends) - 1.0)]
     if len(there := _trends(others)) >= MIN_JOBS:
-        tests.append((POOLED_LEVEL, squares + _squares(there), len(found) + len(there) - 2.0))
+        tests.append((POOLED_LEVEL, squares + _squares(there), len(trends) + len(there) - 2.0))
     # The variance is that of one job, whatever the number of jobs on each side.
-    shown = any(abs(mean) > student_t(level, df) * math.sqrt(total / df / len(found)) for level, total, df in tests)
+    shown = any(abs(mean) > student_t(level, df) * math.sqrt(total / df / len(trends)) for level, total, df in tests)
     return mean if shown and abs(mean) > MIN_TREND else None
 
 
@@ -191,7 +193,7 @@ def apart(a: Sequence[JobTime], b: Sequence[JobTime]) -> bool:
 
 
 def _require_times(a: Sequence[JobTime], b: Sequence[JobTime]) -> None:
-    bad = [f"{name} {job.time!r}" for name, side in (("a", a), ("b", b)) for job in side if not 0 < job.time < math.inf]
+    bad = [f"{name} {job.time}" for name, side in (("a", a), ("b", b)) for job in side if not 0 < job.time < math.inf]
     if bad:
         raise ValueError(f"times must be positive and finite, got {', '.join(bad)}")
     if not a or not b:

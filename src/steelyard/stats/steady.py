@@ -207,9 +207,9 @@ def find_steady(step_s: Series) -> SteadyAnswer:
     if step_s.size < FEWEST:
         return _of_short(step_s)
     levels = _levels(step_s)
-    found = _classify(levels)
-    warm = found.start if found.answer == "steady" and found.start <= LATEST_WARMUP * step_s.size else levels.lead
-    return replace(found, trend=_trend(levels.values[warm - levels.lead :]))
+    answer = _classify(levels)
+    warm = answer.start if answer.answer == "steady" and answer.start <= LATEST_WARMUP * step_s.size else levels.lead
+    return replace(answer, trend=_trend(levels.values[warm - levels.lead :]))
 
 
 def _trend(values: Series) -> float | None:
@@ -239,12 +239,12 @@ def _classify(levels: _Levels) -> SteadyAnswer:
 def _of_wandering(levels: _Levels, course: _Course, first: _Change) -> SteadyAnswer:
     """Return the answer for a series that drifts irregularly."""
     n = levels.lead + levels.values.size
-    text = f"step times drift irregularly over a range of {_percent(float(np.ptp(course.batch)))} in {{all}} steps: "
-    if (score := _wander_score(course)) > WANDER_SCORE:
-        text += f"the autocorrelation of batches of {{size}} steps is {score:.1f} standard errors too high"
+    text = f"step times drift by up to {_percent(float(np.ptp(course.batch)))} in {{all}} steps, "
+    if _wander_score(course) > WANDER_SCORE:
+        text += "far more than noise, as means of {size} steps show"
         size = course.size
     else:
-        text += "their autocorrelation takes {size} steps to halve"
+        text += "and slowly: a deviation takes {size} steps to halve"
         size = min(n, round(math.log(0.5) / math.log(course.noise.fade))) if 0 < course.noise.fade < 1 else n
     reason = Reason(text, {"all": (0, n), "size": (0, size)})
     return SteadyAnswer("no steady state", levels.lead, n, (levels.lead + first.at,), reason)
@@ -268,8 +268,8 @@ def _of_changed(levels: _Levels, course: _Course, first: _Change) -> SteadyAnswe
         slower = _percent(rest[:at].mean() - rest[at:].mean())
         text = f"the first {{first}} of {{all}} steps are slower, typically by {slower}; no significant change follows"
         return SteadyAnswer("steady", points[-1], n, points, Reason(text, spans))
-    text = "steps still get faster at the end: compared with the last tenth of {all}, the first tenth is "
-    text += f"{_percent(tenths[0] - tenths[-1])} slower and the ninth {_percent(tenths[-2] - tenths[-1])}"
+    faster = _percent(tenths[0] - tenths[-1])
+    text = f"steps were still getting faster: the first tenth of {{all}} steps was {faster} slower than the last"
     return SteadyAnswer("warming up throughout", lead, n, points, Reason(text, spans))
 
 

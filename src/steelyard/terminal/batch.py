@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from steelyard.analysis.best import remedy
@@ -16,18 +17,20 @@ from steelyard.stats.knee import MIN_POINTS
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.best import above_words, unreliable_notes
 from steelyard.terminal.findings import command_line, finding_lines, findings_object, next_line, tally_lines
-from steelyard.terminal.plain import configuration_object
+from steelyard.terminal.plain import configuration_object, selection_of
 from steelyard.terminal.tables import generation_lines
 from steelyard.terminal.text import count_statuses, interval_notes, number, sentence, table, with_interval, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from steelyard.analysis.batch import BatchCell, BatchCurve
     from steelyard.stats.knee import Knee
     from steelyard.terminal.shapes.results import BatchCurveData
 
 GIB = 1 << 30
+SAME_PERCENT = 0.005
+"""Shares that are equal in whole percent."""
 NOTHING = "no batch completed"
 
 
@@ -64,7 +67,7 @@ def curve_lines(curve: BatchCurve, wider: str | None = None) -> list[str]:
         lines += wrapped(sentence(text), deeper="")
     if (step := next_step(curve, wider)) is not None:
         lines.append(next_line(step))
-    top = "of best" if curve.knee is not None and curve.knee.method == "swept batches alone" else "of asymptote"
+    top = "of best" if curve.knee is not None and curve.knee.of_best else "of asymptote"
     marked = any(entry.cell.unreliable and entry.throughput.value is not None for entry in curve.cells)
     heading = ["batch", "jobs", "throughput, samples/s", top, "memory", *(["remarks"] if marked else [])]
     rows = [
@@ -79,7 +82,7 @@ def curve_lines(curve: BatchCurve, wider: str | None = None) -> list[str]:
         for entry in curve.cells
     ]
     lines += ["", *table(heading, rows).splitlines()]
-    names = {entry.cell.cell: f"batch {entry.batch:,}" for entry in curve.cells}
+    names = {entry.cell.name: f"batch {entry.batch:,}" for entry in curve.cells}
     lines += generation_lines([entry.cell for entry in curve.cells], names)
     lines += unreliable_notes([entry.cell for entry in curve.cells], names)
     lines += interval_notes(
@@ -89,8 +92,15 @@ def curve_lines(curve: BatchCurve, wider: str | None = None) -> list[str]:
     for text in knee_notes(curve):
         lines += wrapped(text)
     if curve.findings:
-        lines += ["", *finding_lines(curve.findings), "", *tally_lines(curve.findings)]
+        places = {selection_of(entry.cell): f"batch {entry.batch:,}" for entry in curve.cells}
+        findings = [replace(finding, place=_by_batch(finding.place, places)) for finding in curve.findings]
+        lines += ["", *finding_lines(findings), "", *tally_lines(findings)]
     return lines
+
+
+def _by_batch(place: str, places: Mapping[str, str]) -> str:
+    first, more, rest = place.partition(" and ")
+    return f"{places.get(first, first)}{more}{rest}"
 
 
 def _remark(entry: BatchCell) -> str:
@@ -134,27 +144,28 @@ def _further_batches(curve: BatchCurve, measured: Sequence[int]) -> list[int]:
 
 def knee_short(curve: BatchCurve) -> str:
     """Say where the knee is, in a few words."""
-    found = curve.knee
-    if found is None:
+    knee = curve.knee
+    if knee is None:
         return "not reported"
     used = [entry.batch for entry in curve.cells if entry.used]
-    if found.answer == "found" and found.value is not None:
-        return f"{_format_batch(found.value)}{_bounds(found)}{', provisional' if curve.provisional else ''}"
-    if found.answer == "cannot tell" or not used:
+    if knee.answer == "found" and knee.value is not None:
+        return f"{_format_batch(knee.value)}{_bounds(knee)}{', provisional' if curve.provisional else ''}"
+    if knee.answer == "cannot tell" or not used:
         return "cannot tell"
-    return f"beyond {max(used):,}" if found.answer == "beyond the sweep" else f"at or below {min(used):,}"
+    return f"beyond {max(used):,}" if knee.answer == "beyond the sweep" else f"at or below {min(used):,}"
 
 
-def _bounds(found: Knee) -> str:
-    if found.low is None or found.high is None:
+def _bounds(knee: Knee) -> str:
+    if knee.low is None or knee.high is None:
         return ""
-    high = _format_batch(found.high) if math.isfinite(found.high) else "unbounded"
-    return f" [{_format_batch(found.low)}, {high}]"
+    high = _format_batch(knee.high) if math.isfinite(knee.high) else "unbounded"
+    return f" [{_format_batch(knee.low)}, {high}]"
 
 
 def knee_answer(curve: BatchCurve) -> str:
     """Say where the knee is, in a sentence, and which configurations it does not rest on."""
-    return "; ".join(filter(None, (_knee_words(curve), rests_on(curve))))
+    beside = f"with the batch differs {', '.join(curve.beside)}" if curve.beside else ""
+    return "; ".join(filter(None, (_knee_words(curve), rests_on(curve), beside)))
 
 
 def rests_on(curve: BatchCurve) -> str:
@@ -173,31 +184,33 @@ def rests_on(curve: BatchCurve) -> str:
 
 
 def _knee_words(curve: BatchCurve) -> str:
-    found = curve.knee
-    if found is None:
+    knee = curve.knee
+    if knee is None:
         return "knee not reported: the configurations differ in more than the batch (see the findings)"
     used = [entry.batch for entry in curve.cells if entry.used]
-    share = f"{found.share:.0%}".replace("%", " %")
-    if found.answer == "found" and found.value is not None:
-        what = (
-            "the best swept batch"
-            if found.method == "swept batches alone"
-            else "its asymptote, the limit for large batches"
-        )
+    share = f"{knee.share:.0%}".replace("%", " %")
+    if knee.answer == "found" and knee.value is not None:
+        what = "the best swept batch" if knee.of_best else "its asymptote, the limit for large batches"
         most = "" if curve.asymptote is None else f", {number(curve.asymptote, 4)} samples/s"
-        swept = (
-            ""
-            if curve.smallest_reaching is None
-            else f"; the smallest swept batch that reaches it is {curve.smallest_reaching:,}"
-        )
-        knee = f"the knee is at batch {_format_batch(found.value)}{_bounds(found) or ' (no CI)'}"
-        return f"{knee}: throughput reaches {share} of {what}{most}{swept}"
-    if found.answer == "beyond the sweep":
-        guess = "" if found.value is None else f", near {_format_batch(found.value)} if the curve continues"
-        return f"the knee is beyond batch {_format_batch(max(used))}{guess}: {found.reason}"
-    if found.answer == "below the sweep":
-        return f"the knee is at or below the smallest batch, {_format_batch(min(used))}: {found.reason}"
-    return f"cannot tell where the knee is: {found.reason}"
+        swept = _swept_at(curve, knee.share)
+        where = f"the knee is at batch {_format_batch(knee.value)}{_bounds(knee) or ' (no CI)'}"
+        return f"{where}: throughput reaches {share} of {what}{most}{swept}"
+    if knee.answer == "beyond the sweep":
+        guess = "" if knee.value is None else f", near {_format_batch(knee.value)} if the curve continues"
+        return f"the knee is beyond batch {_format_batch(max(used))}{guess}: {knee.reason}"
+    if knee.answer == "below the sweep":
+        return f"the knee is at or below the smallest batch, {_format_batch(min(used))}: {knee.reason}"
+    return f"cannot tell where the knee is: {knee.reason}"
+
+
+def _swept_at(curve: BatchCurve, share: float) -> str:
+    """Name the smallest swept batch at the knee, and what was measured there if that is less than the model gives."""
+    entry = next((entry for entry in curve.cells if entry.batch == curve.smallest_reaching), None)
+    if entry is None:
+        return ""
+    if entry.of_asymptote is not None and entry.of_asymptote < share - SAME_PERCENT:
+        return f"; the next swept batch is {entry.batch:,}, where {100 * entry.of_asymptote:.1f} % were measured"
+    return f"; the smallest swept batch that reaches it is {entry.batch:,}"
 
 
 def _format_batch(value: float) -> str:
@@ -212,7 +225,7 @@ def what_fits(curve: BatchCurve) -> str:
     if too_large is None:
         return f"largest batch run: {curve.largest_fitting:,}; none ran out of memory, so larger ones may fit"
     jobs = [entry.cell.statuses for entry in curve.cells if entry.batch == too_large]
-    lost, ran = sum(found.get("out_of_memory", 0) for found in jobs), sum(sum(found.values()) for found in jobs)
+    lost, ran = sum(counts.get("out_of_memory", 0) for counts in jobs), sum(sum(counts.values()) for counts in jobs)
     some = "" if lost == ran else f" in {lost} of {ran} jobs"
     if too_large < curve.largest_fitting:
         return (
@@ -224,18 +237,18 @@ def what_fits(curve: BatchCurve) -> str:
 
 def knee_notes(curve: BatchCurve) -> list[str]:
     """Say how the knee was found and how well the model describes the curve."""
-    found = curve.knee
-    if found is None or found.method == "none":
+    knee = curve.knee
+    if knee is None or knee.method == "none":
         return []
-    level = f"{found.level:.0%}".replace("%", " %")
-    if found.fixed_s is None or found.sample_s is None:
-        lines = [f"knee: {found.reason}"]
-        if found.low is not None and found.method == "swept batches alone":
+    level = f"{knee.level:.0%}".replace("%", " %")
+    if knee.fixed_s is None or knee.sample_s is None:
+        lines = [f"knee: {knee.reason}"]
+        if knee.low is not None and knee.of_best:
             lines.append(f"[ ] of the knee = the last batch clearly below it and the first clearly above, at {level}")
         return lines
-    misfit = change(found.misfit or 0.0)
+    misfit = change(knee.misfit or 0.0)
     form = (
-        f"knee: model of the step time = {short(found.fixed_s * 1e3)} ms + {short(found.sample_s * 1e6)} us per "
+        f"knee: model of the step time = {short(knee.fixed_s * 1e3)} ms + {short(knee.sample_s * 1e6)} us per "
         f"sample; measured times deviate by {misfit}; [ ] of the knee = {level} CI"
     )
     spec = curve.cells[0].cell.records[0].spec
@@ -248,8 +261,8 @@ def knee_notes(curve: BatchCurve) -> list[str]:
 
 def curve_object(curve: BatchCurve, wider: str | None = None) -> BatchCurveData:
     """Return the curve as plain data; `wider` as for `curves_lines`."""
-    found = curve.knee
-    open_ended = found is not None and found.high is not None and math.isinf(found.high)
+    knee = curve.knee
+    open_ended = knee is not None and knee.high is not None and math.isinf(knee.high)
     shown = [entry.cell for entry in curve.cells]
     names, chosen = labels(shown), chosen_names(cell.spec for cell in shown)
     return {
@@ -257,14 +270,14 @@ def curve_object(curve: BatchCurve, wider: str | None = None) -> BatchCurveData:
         "answer": knee_answer(curve),
         "next": command_line(step) if (step := next_step(curve, wider)) is not None else None,
         "alone": list(curve.alone),
-        "knee": None if found is None else to_json_object(found) | {"unbounded": open_ended},
+        "knee": None if knee is None else to_json_object(knee) | {"unbounded": open_ended},
         "asymptote_samples_per_s": curve.asymptote,
         "smallest_reaching": curve.smallest_reaching,
         "largest_fitting": curve.largest_fitting,
         "smallest_out_of_memory": curve.smallest_out_of_memory,
         "configurations": [
             {
-                **configuration_object(entry.cell, names[entry.cell.cell], chosen),
+                **configuration_object(entry.cell, names[entry.cell.name], chosen),
                 "batch": entry.batch,
                 "of_asymptote": entry.of_asymptote,
                 "used": entry.used,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard.analysis.best import above, fastest_first, less_is_better
-from steelyard.analysis.ratios import FEW_TIMES
 from steelyard.analysis.rows import chosen_names
 from steelyard.contracts.observe import MEASURED
 from steelyard.numbers import change
@@ -16,6 +15,7 @@ from steelyard.terminal.plain import (
     figure_object,
     selection_of,
 )
+from steelyard.terminal.ratios import FEW_TIMES
 from steelyard.terminal.text import (
     capital,
     count_statuses,
@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from steelyard.terminal.shapes.results import RankingData
 
 HEADINGS: dict[By, str] = {
-    "throughput": "throughput", "efficiency": "throughput per device", "cost": "cost", "energy": "energy",
-}  # fmt: skip
+    "throughput": "throughput",
+    "efficiency": "throughput per device",
+    "cost": "cost",
+    "energy": "energy",
+}
 DIGITS = 4
 SHOWN_TIED = 3
 SHOWN_RANKINGS = 3
@@ -115,7 +118,7 @@ def unreliable_notes(cells: Sequence[CellSummary], names: Mapping[str, str]) -> 
     reasons: dict[str, list[str]] = {}
     for cell in cells:
         if cell.throughput.value is not None and cell.unreliable:
-            reasons.setdefault("; ".join(cell.unreliable), []).append(names[cell.cell])
+            reasons.setdefault("; ".join(cell.unreliable), []).append(names[cell.name])
     return [line for reason, named in reasons.items() for line in wrapped(f"unreliable: {'; '.join(named)}: {reason}")]
 
 
@@ -124,14 +127,14 @@ def extremes(cells: Sequence[CellSummary], names: Mapping[str, str]) -> str:
     measured = fastest_first(cells)
     if not measured:
         return "No configuration has a result."
-    ends = [f"{names[cell.cell]} at {_rate(cell)}" for cell in (measured[0], measured[-1])]
+    ends = [f"{names[cell.name]} at {_rate(cell)}" for cell in (measured[0], measured[-1])]
     if measured[0].unreliable:
         return f"No configuration is reliable. Measured: {' to '.join(dict.fromkeys(ends))}."
     unreliable = any(cell.unreliable for cell in cells if cell.throughput.value is not None)
     word = " reliable" if unreliable else ""
     text = f"Fastest{word}: {ends[0]}. Slowest{word}: {ends[1]}." if len(measured) > 1 else f"One result: {ends[0]}."
     if (higher := above(measured, cells)) is not None:
-        text += f" {sentence(above_words(names[higher.cell], higher, measured))}"
+        text += f" {sentence(above_words(names[higher.name], higher, measured))}"
     return text
 
 
@@ -162,7 +165,7 @@ def _none_reliable(ranking: Ranking) -> str:
         reasons = dict.fromkeys("; ".join(entry.reasons) for entry in ranking.entries)
         return f"no best: {_of(count)} has {_sought(ranking)} ({'; '.join(list(reasons)[:SHOWN_TIED])})"
     text = f"no reliable best: {_of(count)} is {'unreliable' if count == 1 else 'reliable'}"
-    if any(found.severity == "error" for found in first.cell.findings):
+    if any(finding.severity == "error" for finding in first.cell.findings):
         return f"{text}: {'; '.join(first.reasons)}"
     word = "lowest" if less_is_better(ranking.by) else "highest"
     which = "" if len(ranking.unreliable) == 1 else f" {word}"
@@ -202,12 +205,12 @@ def _plain(entry: Ranked) -> str:
 
 
 def _interval(entry: Ranked) -> list[str]:
-    found = entry.figure.interval
-    if found is None:
+    interval = entry.figure.interval
+    if interval is None:
         return []
-    low = number(found.low, DIGITS)
-    bounds = f"at least {low}" if found.high is None else f"{low} to {number(found.high, DIGITS)}"
-    return [f"{100 * found.level:g} % CI {bounds}"]
+    low = number(interval.low, DIGITS)
+    bounds = f"at least {low}" if interval.high is None else f"{low} to {number(interval.high, DIGITS)}"
+    return [f"{100 * interval.level:g} % CI {bounds}"]
 
 
 def _compared(by: By, following: Ranked) -> str:
@@ -220,9 +223,11 @@ def _compared(by: By, following: Ranked) -> str:
     if low is not None:
         bounds = f" (95 % CI {number(low, 3)} to {number(high, 3)})" if high else f" (at least {number(low, 3)})"
     words = {
-        "throughput": "{} times as fast as the next, {}", "efficiency": "{} times as much per device as the next, {}",
-        "cost": "the next, {1}, costs {0} times as much", "energy": "the next, {1}, needs {0} times as much",
-    }  # fmt: skip
+        "throughput": "{} times as fast as the next, {}",
+        "efficiency": "{} times as much per device as the next, {}",
+        "cost": "the next, {1}, costs {0} times as much",
+        "energy": "the next, {1}, needs {0} times as much",
+    }
     return words[by].format(number(value, 3), following.name) + bounds
 
 

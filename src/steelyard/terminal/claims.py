@@ -32,8 +32,8 @@ LEGEND = {"error": "! = error", "warning": "? = warning"}
 
 def verdict_line(entry: Audit) -> str:
     """Return the verdict in one sentence: consistent, how many warnings, or contradictory and by what."""
-    above = [found for found in entry.findings if found.severity != "note"]
-    wrong = len({(each.place, each.name) for found in above for each in found.wrong})
+    above = [finding for finding in entry.findings if finding.severity != "note"]
+    wrong = len({(each.place, each.name) for finding in above for each in finding.wrong})
     contradicted = sum(one.verdict not in ("holds", *UNSETTLED) for one in entry.judgements)
     unsettled = sum(one.verdict in UNSETTLED for one in entry.judgements)
     parts = [f"{many(wrong, 'figure')} {'does' if wrong == 1 else 'do'} not fit the others"] if wrong else []
@@ -41,7 +41,7 @@ def verdict_line(entry: Audit) -> str:
     parts += [f"{many(unsettled, 'claim')} not shown by the rows"] if unsettled else []
     if entry.verdict == "consistent":
         # A figure that is wrong in its last digits is only a note, but it is not right.
-        slips = len({(each.place, each.name) for found in entry.findings for each in found.wrong})
+        slips = len({(each.place, each.name) for finding in entry.findings for each in finding.wrong})
         but = f", but for {many(slips, 'small slip')}" if slips else ""
         claims = f"; {claim_tally(entry.judgements)}" if entry.judgements else ""
         return f"CONSISTENT: nothing contradicts the figures{but}{claims}"
@@ -170,7 +170,7 @@ def _explain_claim(entry: Judgement) -> list[str]:
     for part in entry.parts:
         # A claim may fail by several assertions; those with another verdict than the claim are named.
         other = "" if part.verdict == entry.verdict else f"{part.asserts}, {part.verdict}: "
-        below += [f"{other}{found.code} {rule_name(found.code)}: {found.message}" for found in part.findings]
+        below += [f"{other}{finding.code} {rule_name(finding.code)}: {finding.message}" for finding in part.findings]
     return [*below, *(f"note: {note}" for note in entry.notes)]
 
 

@@ -64,7 +64,12 @@ def console_of(stream: TextIO) -> Console:
     """A console that colours as rich decides (NO_COLOR, FORCE_COLOR, TERM) and reads no markup in what it prints."""
     theme = Theme({f"steelyard.{name}": style for name, style in _STYLES.items()})
     return Console(
-        file=stream, theme=theme, highlighter=_Highlighter(), markup=False, emoji=False, soft_wrap=True,
+        file=stream,
+        theme=theme,
+        highlighter=_Highlighter(),
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
         # FORCE_COLOR asks for colour in a file, not for a cursor that moves there.
         force_interactive=None if stream.isatty() else False,
-    )  # fmt: skip
+    )

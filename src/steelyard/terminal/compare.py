@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.ratios import METHODS, bounded, level_percent, sense, sentence
+from steelyard.analysis.ratios import sense
 from steelyard.analysis.rows import chosen_names, settings_in_effect
+from steelyard.analysis.summary import settings_of
+from steelyard.analysis.sweep import written
 from steelyard.audit.beside import REFERENCE
 from steelyard.audit.documents import provenance
+from steelyard.inputs.study import setting
 from steelyard.numbers import short
 from steelyard.rules.table.row import Pair
-from steelyard.rules.table.settings import differences, meant_to_differ, shown
+from steelyard.rules.table.settings import SETTINGS, carried_along, shown
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.findings import finding_lines, findings_object, tally_lines
 from steelyard.terminal.plain import amount_object, number_object
-from steelyard.terminal.text import capital, number, spec_notes, table, wrapped
+from steelyard.terminal.ratios import allowed_for, bounded, level_percent, method_text, sentence
+from steelyard.terminal.text import capital, many, number, spec_notes, table, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from steelyard.analysis.compare import Compared, Comparison
     from steelyard.analysis.ratios import Ratio
@@ -30,27 +35,32 @@ if TYPE_CHECKING:
 SHOWN_LEFT_OUT = 6
 # What the column `B is` shows for a verdict.
 SAYS = {"too few jobs": "not ranked"}
-METHODS_BY_NODE = (METHODS["node"], METHODS["node, paired"])
-# Roles of settings that are chosen for a run, not those of its machine.
-OF_RUNS = ("batches", "weights", "training", "implementation", "tuning")
 # True of most comparisons: one line is enough.
 QUIET = ("SY206",)
 OF_ONE_SIDE = ("SY115", "SY207", "SY209", "SY211", "SY213", "SY625")
 
 
-def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
-    """Format a comparison, the verdict and the answer first."""
+def lines(compared: Compared, name_a: str, name_b: str, names: Mapping[str, str] | None = None) -> list[str]:
+    """Format a comparison, the verdict and the answer first; `names`: how to name the places of rows."""
+    named = names or {}
     verdicts = dict.fromkeys(entry.verdict for entry in compared.comparisons)
     out = wrapped(" and ".join(map(_loud, verdicts)))
     if len(compared.comparisons) == 1 and not compared.comparisons[0].forced:
         out += _answer_lines(compared.comparisons[0])
+    else:
+        out += _answer_of_pairs([entry for entry in compared.comparisons if entry.how != "best against best"])
     out += ["", *wrapped(f"A (base): {name_a}"), *wrapped(f"B: {name_b}")]
     for source in dict.fromkeys(filter(None, (_cite_source(name_a), _cite_source(name_b)))):
         out += wrapped(f"Source: {source}")
-    only = " (nothing else differs within a pair)" if len(compared.comparisons) > 1 else " (nothing else was varied)"
-    only = only if compared.inferred else ""
-    out += wrapped(f"Factor: {compared.factor}{only}; figure: {compared.metric}")
-    out += _differing(compared)
+    follows = _differing(compared)
+    only = "nothing else differs within a pair" if len(compared.comparisons) > 1 else "nothing else was varied"
+    # A setting takes others with it; a role, such as implementation, is these settings.
+    beside = [
+        *([f"with it {follows}" if compared.factor in SETTINGS else follows] if follows else []),
+        *([only] if compared.inferred else []),
+    ]
+    note = f" ({'; '.join(beside)})" if beside else ""
+    out += wrapped(f"Factor: {compared.factor}{note}; figure: {compared.metric}")
     rows = [row for entry in compared.comparisons for row in (entry.a, entry.b)]
     for kind in dict.fromkeys(str(row.get("serving")) for row in rows if row.get("serving") is not None):
         out += wrapped(f"Generation: {kind}")
@@ -62,27 +72,52 @@ def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
             out += ["", *_describe_pairs(entries, told)]
         else:
             for entry in entries:
-                text = _describe_pair(entry, told, answered=len(compared.comparisons) == 1 and not entry.forced)
+                text = _describe_pair(entry, told, named, answered=len(compared.comparisons) == 1 and not entry.forced)
                 # Without a heading and findings, it begins with the empty line before its table.
                 out += text if text[:1] == [""] else ["", *text]
     if compared.left_out:
         out.append("")
-        for named in compared.left_out[:SHOWN_LEFT_OUT]:
-            out += wrapped(f"Not compared: {named}")
+        for left in compared.left_out[:SHOWN_LEFT_OUT]:
+            place, why = left.split(" (", 1)
+            out += wrapped(f"Not compared: {named.get(place, place)} ({why}")
         if len(compared.left_out) > SHOWN_LEFT_OUT:
             out.append(f"and {len(compared.left_out) - SHOWN_LEFT_OUT} more")
     return [*out, "", *tally_lines(list(told.values()))]
 
 
-def _differing(compared: Compared) -> list[str]:
+def _answer_of_pairs(entries: Sequence[Comparison]) -> list[str]:
+    """Count what the ratios of several pairs say, and give their range."""
+    ratios = [entry.ratios[0] for entry in entries if entry.ratios and not entry.forced]
+    if len(entries) < 2 or not ratios:
+        return []
+    counts = Counter(SAYS.get(ratio.verdict, ratio.verdict) for ratio in ratios)
+    plain = ("faster", "slower", "more", "less")
+    parts = [f"{'B ' * (verdict in plain)}{verdict} in {count}" for verdict, count in counts.most_common()]
+    low, high = min(ratio.value for ratio in ratios), max(ratio.value for ratio in ratios)
+    span = short(low) if short(low) == short(high) else f"{short(low)} to {short(high)}"
+    return wrapped(f"Of {many(len(entries), 'pair')}: {', '.join(parts)}; B / A is {span}.")
+
+
+def _differing(compared: Compared) -> str:
     """Name the settings of the runs that differ with the factor, such as the batch of the job."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for entry in compared.comparisons:
         pair = Pair(entry.a, entry.b, compared.factor, compared.metric)
-        for one in differences(entry.a, entry.b):
-            if one.role in OF_RUNS and one.key != compared.factor and one.key in meant_to_differ(pair):
-                found.setdefault(one.key, str(one))
-    return wrapped(f"Differs with it: {', '.join(found.values())}") if found else []
+        for one in carried_along(pair):
+            texts.setdefault(one.key, str(one))
+    return ", ".join(texts if len(compared.comparisons) > 1 else texts.values())
+
+
+def names_of(rows: Iterable[Row]) -> dict[str, str]:
+    """Return names for the places of our own rows: the settings in which they differ, as a selection takes them."""
+    specs = {row.place: row.spec for row in rows if row.spec is not None}
+    keys = sorted({key for spec in specs.values() for key in settings_of(spec)})
+    keys = [key for key in keys if len({repr(setting(spec, key)) for spec in specs.values()}) > 1]
+    return {
+        place: f"{spec.study}:{','.join(f'{key}={written(setting(spec, key))}' for key in keys)}"
+        for place, spec in specs.items()
+        if keys
+    }
 
 
 def _loud(verdict: str) -> str:
@@ -117,9 +152,10 @@ def _describe_pairs(entries: Sequence[Comparison], told: dict[tuple[str, ...], F
     if units:
         out += wrapped(f"A and B in {', '.join(units)}; base of every ratio: A.")
     if any(ratio.level is not None and ratio.low is not None for ratio in ratios):
-        methods = dict.fromkeys(ratio.method for ratio in ratios if ratio.level is not None)
+        methods = dict.fromkeys(method_text(ratio) for ratio in ratios if ratio.level is not None)
         out += wrapped(f"Intervals: 95 % CI per pair, {' or '.join(methods)}.")
-    for method in dict.fromkeys(ratio.method for ratio in ratios if ratio.level is None and ratio.low is not None):
+    printed = [ratio for ratio in ratios if ratio.level is None and ratio.low is not None]
+    for method in dict.fromkeys(map(method_text, printed)):
         out += wrapped(f"Bounds: {method}. They do not test for chance.")
     if any(ratio.verdict == "too few jobs" for ratio in ratios):
         out += wrapped(f"Not ranked: fewer than {MIN_JOBS} jobs on a side.")
@@ -131,29 +167,32 @@ def _describe_pairs(entries: Sequence[Comparison], told: dict[tuple[str, ...], F
 def _new_findings(entry: Comparison, told: dict[tuple[str, ...], Finding], *, repeat: bool = True) -> list[str]:
     """Format the findings that were not shown yet, and list the codes of the others."""
     out, before = [], []
-    for found in entry.findings:
+    for finding in entry.findings:
         # Most findings are about both sides.
-        side = "A" if found.place == entry.a.place else "B"
-        placed = replace(found, place=side if found.code in OF_ONE_SIDE else "")
+        side = "A" if finding.place == entry.a.place else "B"
+        placed = replace(finding, place=side if finding.code in OF_ONE_SIDE else "")
         key = (placed.code, placed.severity, placed.message, placed.place)
         if key in told:
-            before.append(found.code)
+            before.append(finding.code)
         else:
-            fixes = bool(found.command) or (found.severity != "warning" and found.code not in QUIET)
+            fixes = bool(finding.command) or (finding.severity != "warning" and finding.code not in QUIET)
             out += finding_lines([placed], fixes=fixes)
-        told.setdefault(key, found)
+        told.setdefault(key, finding)
     if before and repeat:
         out += wrapped(f"As above: {', '.join(dict.fromkeys(before))}")
     return out
 
 
-def _describe_pair(entry: Comparison, told: dict[tuple[str, ...], Finding], *, answered: bool) -> list[str]:
+def _describe_pair(
+    entry: Comparison, told: dict[tuple[str, ...], Finding], named: Mapping[str, str], *, answered: bool
+) -> list[str]:
     shared = f" ({', '.join(entry.shared)})" if entry.shared else ""
     out = []
     if entry.how != "as selected":
         out += wrapped(f"{capital(entry.how)}{shared}: {_loud(entry.verdict)}")
     if entry.how != "as selected" or entry.chosen_from != (1, 1):
-        out += wrapped(f"A: {_name_row(entry, entry.a)}", "  ") + wrapped(f"B: {_name_row(entry, entry.b)}", "  ")
+        out += wrapped(f"A: {_name_row(entry, entry.a, named)}", "  ")
+        out += wrapped(f"B: {_name_row(entry, entry.b, named)}", "  ")
     out += _new_findings(entry, told)
     if entry.forced:
         out += ["", *wrapped("FORCED: the errors above make this ratio invalid. Quote them wherever it is used.")]
@@ -166,8 +205,10 @@ def _describe_pair(entry: Comparison, told: dict[tuple[str, ...], Finding], *, a
     return out + ([] if answered else ["", *_answer_lines(entry)]) + _explain_ratios(entry)
 
 
-def _name_row(entry: Comparison, row: Row) -> str:
+def _name_row(entry: Comparison, row: Row, named: Mapping[str, str]) -> str:
     """Name a row of a sweep by the settings that were chosen."""
+    if row.place in named:
+        return named[row.place]
     keys = [key for key in entry.chosen if row.get(key) is not None]
     return row.place + (f" ({', '.join(f'{key} {shown(row.get(key))}' for key in keys)})" if keys else "")
 
@@ -185,7 +226,7 @@ def _make_row(ratio: Ratio) -> list[str]:
 def _answer_lines(entry: Comparison) -> list[str]:
     """Say what the ratios mean, each different one in a sentence, or why there is none."""
     if not entry.ratios:
-        errors = [found for found in entry.findings if found.severity == "error"]
+        errors = [finding for finding in entry.findings if finding.severity == "error"]
         if not errors:
             return wrapped("No ratio: the figure is zero on one side.")
         more = f"; {len(errors) - 1} more below" if len(errors) > 1 else ""
@@ -200,11 +241,11 @@ def _explain_ratios(entry: Comparison) -> list[str]:
     out = []
     if first.level is not None and first.low is not None:
         out += wrapped(
-            f"Interval: {level_percent(first.level)} CI, {first.method}. Base of every ratio and percentage: A."
+            f"Interval: {level_percent(first.level)} CI, {method_text(first)}. Base of every ratio and percentage: A."
         )
     elif first.low is not None:
-        out += wrapped(f"Bounds: {first.method}. They do not test for chance.")
-    if first.method.startswith(METHODS_BY_NODE):
+        out += wrapped(f"Bounds: {method_text(first)}. They do not test for chance.")
+    if first.method in ("nodes", "same nodes"):
         out += wrapped("Each node counts once in B / A, so it may differ from the quotient of A and B.")
     if max(entry.chosen_from) > 1:
         out += wrapped(_explain_choice(entry.chosen_from, first))
@@ -269,10 +310,20 @@ def _side_object(row: Row, metric: str, chosen: Collection[str]) -> SideData:
 
 def _ratio_object(ratio: Ratio) -> RatioData:
     figure = number_object(ratio.value, ratio.low, ratio.high, ratio.level, unit="1", jobs=ratio.jobs_a + ratio.jobs_b)
-    figure["method"] = ratio.method
+    figure["method"] = method_text(ratio)
     return {
-        **figure, "metric": ratio.metric, "of": ratio.scope, "a": ratio.a, "b": ratio.b, "figure_unit": ratio.unit,
-        "verdict": ratio.verdict, "percent_faster": ratio.percent_faster, "jobs_a": ratio.jobs_a,
-        "jobs_b": ratio.jobs_b, "answer": ratio.answer, "allows": list(ratio.allows), "margin": ratio.margin,
+        **figure,
+        "metric": ratio.metric,
+        "of": ratio.scope,
+        "a": ratio.a,
+        "b": ratio.b,
+        "figure_unit": ratio.unit,
+        "verdict": ratio.verdict,
+        "percent_faster": ratio.percent_faster,
+        "jobs_a": ratio.jobs_a,
+        "jobs_b": ratio.jobs_b,
+        "answer": ratio.answer,
+        "allows": list(allowed_for(ratio)),
+        "margin": ratio.margin,
         "findings": findings_object(ratio.findings),
-    }  # fmt: skip
+    }

@@ -66,8 +66,26 @@ def _continued(line: str, columns: int, indent: str) -> str:
     return " \\\n".join(lines)
 
 
+def from_here(text: str) -> str:
+    """Write paths as somebody in this folder would: relative to it, or with ~ for the home folder.
+
+    A message is often pasted where others read it. In a command ~ may be quoted, so there only this folder is left out.
+    """
+    try:
+        here, home = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 -- both are text already
+    except OSError:  # the folder was removed
+        return text
+    if len(here) > 1:
+        text = re.sub(rf"(?<![\w./~-]){re.escape(here)}/(?=[\w.])", "", text)
+    if len(home) > 1:
+        inside = re.compile(rf"(?<![\w./~-]){re.escape(home)}(?=/)")
+        text = "\n".join(line if COMMAND.match(line) else inside.sub("~", line) for line in text.split("\n"))
+    return text
+
+
 def say(text: str) -> None:
     """Print text that is not a result to standard error."""
+    text = from_here(text)
     # A closed terminal does not end a study.
     with contextlib.suppress(OSError):
         if console := terminal(sys.stderr):

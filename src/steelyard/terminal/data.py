@@ -39,28 +39,32 @@ def format_lines(form: Format) -> list[str]:
     ]
 
 
-def data_check_lines(found: dict[str, Any]) -> list[str]:
+def data_check_lines(check: dict[str, Any]) -> list[str]:
     """Format the result of a check of a data set, and the next command."""
     rows = [
-        [split, f"{facts['examples']:,}" + (f" windows of {facts['window']} tokens" if facts["window"] else ""),
-         "-" if facts["classes"] is None else str(facts["classes"]), f"{facts['decoded']:,}"]
-        for split, facts in found["splits"].items()
-    ]  # fmt: skip
-    lines = [printable(f"{found['format']}: {found['path']}")]
+        [
+            split,
+            f"{facts['examples']:,}" + (f" windows of {facts['window']} tokens" if facts["window"] else ""),
+            "-" if facts["classes"] is None else str(facts["classes"]),
+            f"{facts['decoded']:,}",
+        ]
+        for split, facts in check["splits"].items()
+    ]
+    lines = [printable(f"{check['format']}: {check['path']}")]
     if rows:
         lines.append(table(["split", "examples", "classes", "decoded"], rows))
-    if found["identity"] is not None:
-        size_bytes = found["size_bytes"]
+    if check["identity"] is not None:
+        size_bytes = check["size_bytes"]
         step = min(4, int(math.log(max(1, size_bytes), 1024)))
         size = f"{number(size_bytes / 1024**step, 3)} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[step]}"
-        lines.append(f"{found['files']:,} files, {size}, identity {found['identity'][:16]}")
-    problems = found["problems"]
+        lines.append(f"{check['files']:,} files, {size}, identity {check['identity'][:16]}")
+    problems = check["problems"]
     for problem in problems[:SHOWN_PROBLEMS]:
         lines += wrapped(f"error: {problem['split']}: {problem['problem']}")
     if len(problems) > SHOWN_PROBLEMS:
         lines.append(f"and {len(problems) - SHOWN_PROBLEMS} more (listed by --json)")
     lines += ["", many(len(problems), "problem") if problems else "No problems found."]
     steps = dict.fromkeys(problem["next"] for problem in problems if problem["next"])
-    if found["next"] is not None:
-        steps[found["next"]] = None
+    if check["next"] is not None:
+        steps[check["next"]] = None
     return lines + [printable(f"next: {step}") for step in steps]

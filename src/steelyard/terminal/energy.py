@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.meters import MeterAgreement
     from steelyard.analysis.power_trace import PowerTrace
     from steelyard.contracts.record import Quantity
-    from steelyard.terminal.shapes.results import EnergyData
+    from steelyard.terminal.shapes.results import EnergyData, ShownTraceData
 
 DIGITS = 4
 SHOWN_JOBS = 8
@@ -49,27 +49,42 @@ CHART_ROWS = 5
 CHART_COLUMNS = 66
 
 PER_WORK = (
-    ("energy_per_sample", "J/sample"), ("energy_per_sample_net", "J/sample, net"), ("samples_per_wh", "samples/Wh"),
-    ("energy_per_token", "J/token"), ("tokens_per_wh", "tokens/Wh"),
-    ("energy_first_epoch", "J, first epoch"), ("energy_later_epochs", "J, later epochs"),
-    ("power_job", "W, mean"), ("idle_power_job", "W, idle"), ("energy_device", "J per device"),
-)  # fmt: skip
+    ("energy_per_sample", "J/sample"),
+    ("energy_per_sample_net", "J/sample, net"),
+    ("samples_per_wh", "samples/Wh"),
+    ("energy_per_token", "J/token"),
+    ("tokens_per_wh", "tokens/Wh"),
+    ("energy_first_epoch", "J, first epoch"),
+    ("energy_later_epochs", "J, later epochs"),
+    ("power_job", "W, mean"),
+    ("idle_power_job", "W, idle"),
+    ("energy_device", "J per device"),
+)
 """Quantities of a job, with their headings."""
 PHASES = (
-    ("energy_compile", "compile"), ("energy_warmup", "warm-up"), (MAIN, "steady"), ("energy_all_steps", "all steps"),
+    ("energy_compile", "compile"),
+    ("energy_warmup", "warm-up"),
+    (MAIN, "steady"),
+    ("energy_all_steps", "all steps"),
     ("energy_run", "run"),
-)  # fmt: skip
+)
 PHASE_MARKS = {
-    "setup": "s", "data": "d", "compile": "c", "steps": "=", "warmup": "w", "steady": "=", "evaluation": "e",
+    "setup": "s",
+    "data": "d",
+    "compile": "c",
+    "steps": "=",
+    "warmup": "w",
+    "steady": "=",
+    "evaluation": "e",
     "crosscheck": "x",
-}  # fmt: skip
+}
 MARK_WORDS = {"warmup": "warm-up", "crosscheck": "cross-check"}
 
 
 def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[str]:
     """Format the answer, then the figures of each configuration, its phases, the power over time, and doubts."""
     names = _names(cells)
-    cells = sorted(cells, key=lambda entry: natural_order(names[entry.cell.cell]))
+    cells = sorted(cells, key=lambda entry: natural_order(names[entry.cell.name]))
     lines = wrapped(sentence(answers(cells)))
     shown = [entry for entry in cells if entry.main.value is not None]
     if shown:
@@ -88,14 +103,14 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
     if len(cells) > 1 and lost:
         reasons: dict[str, list[str]] = {}
         for entry in lost:
-            reasons.setdefault(answer(entry), []).append(names[entry.cell.cell])
+            reasons.setdefault(answer(entry), []).append(names[entry.cell.name])
         lines.append("")
         for reason, named in list(reasons.items())[:SHOWN_REASONS]:
             lines += wrapped(f"{'; '.join(named)}: {reason}")
         if len(reasons) > SHOWN_REASONS:
             lines.append(f"and {len(reasons) - SHOWN_REASONS} more reasons (listed by --json)")
     for entry in cells:
-        lines += _list_doubts(entry, "" if len(cells) == 1 else f"{names[entry.cell.cell]}: ")
+        lines += _list_doubts(entry, "" if len(cells) == 1 else f"{names[entry.cell.name]}: ")
     if not shown:
         lines += ["", "next: steelyard doctor"]
     return lines
@@ -107,12 +122,12 @@ def answers(cells: Sequence[CellEnergy]) -> str:
     # Errors of a run make its energy invalid too, even if its sensors are fine.
     known = [entry for entry in cells if entry.main.value is not None]
     codes = [{one.code for one in entry.cell.findings if one.severity == "error"} for entry in known]
-    found = sorted(set().union(*codes))
-    if not found:
+    errors = sorted(set().union(*codes))
+    if not errors:
         return text
     whose = "" if len(cells) == 1 else f" for {sum(map(bool, codes))} of {len(known)} configurations"
     what = "it" if len(cells) == 1 else "these energies"
-    return f"{text.rstrip('.')}. Do not use {what}{whose}: fix {', '.join(found)} first"
+    return f"{text.rstrip('.')}. Do not use {what}{whose}: fix {', '.join(errors)} first"
 
 
 def _names(cells: Sequence[CellEnergy]) -> dict[str, str]:
@@ -123,7 +138,9 @@ def _names(cells: Sequence[CellEnergy]) -> dict[str, str]:
 def _name_least(cells: Sequence[CellEnergy]) -> str:
     """Say which of several configurations needs the least energy, if their energies have the same scope."""
     known = [entry for entry in cells if entry.main.value is not None]
-    text = f"{len(known)} of {len(cells)} configurations have an energy"
+    if not known:
+        return "No energy was measured"
+    text = f"Energy was measured for {len(known)} of {len(cells)} configurations"
     scopes = sorted({entry.scope for entry in known})
     if len(scopes) > 1:
         return f"{text}; their scopes differ and cannot be compared: {'; '.join(scopes)}"
@@ -171,7 +188,7 @@ def _compare_cells(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[s
     columns = [(name, heading) for name, heading in PER_WORK if name in wanted and any(_known(e, name) for e in cells)]
     rows = [
         [
-            names[entry.cell.cell],
+            names[entry.cell.name],
             str(entry.jobs),
             *("-" if not _known(entry, name) else _value(entry, name) for name, _ in columns),
             entry.verdict,
@@ -199,7 +216,7 @@ def _list_phases(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str
         figures = [
             _value(entry, name) if _known(entry, name) and _in_column(entry, name) else "-" for name, _ in columns
         ]
-        rows.append([*([] if len(cells) == 1 else [names[entry.cell.cell]]), *figures])
+        rows.append([*([] if len(cells) == 1 else [names[entry.cell.name]]), *figures])
     if len(cells) == 1:
         rows = [["job", *row] for row in rows]
     head = ["energy, J"]
@@ -217,8 +234,8 @@ def _explain_columns(cells: Sequence[CellEnergy], *, brackets: bool) -> list[str
         left_out = {left.run_id for left in entry.left_out}
         jobs = [record for record in entry.cell.records if record.run_id not in left_out]
         names = [name for name in ("energy_per_sample", "energy_per_token", MAIN) if name in entry.figures]
-        found = [each for name in names if (each := entry.figures[name].interval) is not None]
-        intervals += [(interval, jobs) for interval in found[:1]]
+        own = [each for name in names if (each := entry.figures[name].interval) is not None]
+        intervals += [(interval, jobs) for interval in own[:1]]
     net = any(_known(entry, "energy_per_sample_net") for entry in cells)
     gain = wrapped(WITHOUT_GAIN) if len(cells) == 1 and _has_gain(cells) else []
     idle = wrapped("net = without the idle power of the same hardware") if net else []
@@ -305,6 +322,15 @@ def held_lines(checks: Mapping[str, MeterAgreement]) -> list[str]:
     return lines
 
 
+def _trace_object(trace: PowerTrace) -> ShownTraceData:
+    return {
+        "run_id": trace.run_id,
+        "domains": [line.name for line in trace.lines],
+        "notes": list(trace.notes),
+        "held": list(trace.held),
+    }
+
+
 def energy_object(
     cells: Sequence[CellEnergy], trace: PowerTrace | None, checks: Mapping[str, MeterAgreement]
 ) -> EnergyData:
@@ -315,23 +341,26 @@ def energy_object(
         "shape": "energy/1",
         "configurations": [
             {
-                **configuration_object(entry.cell, names[entry.cell.cell], chosen),
+                **configuration_object(entry.cell, names[entry.cell.name], chosen),
                 "verdict": entry.verdict,
                 "scope": entry.scope,
                 "energy_jobs": entry.jobs,
                 "left_out": [{"run_id": left.run_id, "reason": left.reason} for left in entry.left_out],
-                "figures": {name: figure_object(found, entry.counts[name]) for name, found in entry.figures.items()},
+                "figures": {name: figure_object(figure, entry.counts[name]) for name, figure in entry.figures.items()},
             }
             for entry in cells
         ],
-        "trace": None if trace is None else {"run_id": trace.run_id, "domains": [line.name for line in trace.lines],
-                                             "notes": list(trace.notes), "held": list(trace.held)},
+        "trace": None if trace is None else _trace_object(trace),
         "meters": {
-            name: {"answer": check.answer, "reasons": list(check.reasons), "ratio": check.ratio,
-             "difference_w": check.difference_w}
+            name: {
+                "answer": check.answer,
+                "reasons": list(check.reasons),
+                "ratio": check.ratio,
+                "difference_w": check.difference_w,
+            }
             for name, check in checks.items()
         },
-    }  # fmt: skip
+    }
 
 
 def _known(entry: CellEnergy, name: str) -> bool:
@@ -339,5 +368,5 @@ def _known(entry: CellEnergy, name: str) -> bool:
 
 
 def _value(entry: CellEnergy, name: str) -> str:
-    found: Quantity = entry.figures[name]
-    return "-" if found.value is None else number(found.value, DIGITS)
+    quantity: Quantity = entry.figures[name]
+    return "-" if quantity.value is None else number(quantity.value, DIGITS)

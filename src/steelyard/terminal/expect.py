@@ -26,26 +26,28 @@ NO_DATA = "No comparable data"
 QUIET = ("device_scope", "dies", "last_batch", "data_identity", "serving")
 
 
-def expect_lines(found: Sequence[Expected], known: Sequence[Row], what: str, metric: str) -> list[str]:
+def expect_lines(expected: Sequence[Expected], known: Sequence[Row], what: str, metric: str) -> list[str]:
     """Format the answers to a question, or what there is instead."""
-    if not found:
+    if not expected:
         return _instead(known, what, metric)
-    if len(found) == 1:
-        return [*_told(found[0]), *wrapped(f"with {_settings(found[0], SETTINGS)}", "  ", "")]
-    told = [key for key in SETTINGS if key not in QUIET and any(key in entry.settings for entry in found)]
-    apart = [key for key in told if len({shown(entry.settings.get(key)) for entry in found}) > 1]
-    lines = wrapped(f"{metric} with {_settings(found[0], [key for key in told if key not in apart])}:")
+    if len(expected) == 1:
+        return [*_told(expected[0]), *wrapped(f"with {_settings(expected[0], SETTINGS)}", "  ", "")]
+    told = [key for key in SETTINGS if key not in QUIET and any(key in entry.settings for entry in expected)]
+    apart = [key for key in told if len({shown(entry.settings.get(key)) for entry in expected}) > 1]
+    lines = wrapped(f"{metric} with {_settings(expected[0], [key for key in told if key not in apart])}:")
     rows = []
-    for entry in found[:SHOWN]:
+    for entry in expected[:SHOWN]:
         cells = [shown(entry.settings[key]) if key in entry.settings else "-" for key in apart]
         rows.append([*cells, str(len(entry.machines)), *_cells(entry), shortened(entry.sources, 2)])
     lines += [
         "",
-        table([*apart, "machines", *([] if found[0].value is None else ["yours"]), "90 % lie in", "from"], rows),
+        table([*apart, "machines", *([] if expected[0].value is None else ["yours"]), "90 % lie in", "from"], rows),
     ]
-    if len(found) > SHOWN:
-        lines.append(f"and {many(len(found) - SHOWN, 'other combination')} of settings; state more to narrow it down")
-    if not any(entry.band for entry in found):
+    if len(expected) > SHOWN:
+        lines.append(
+            f"and {many(len(expected) - SHOWN, 'other combination')} of settings; state more to narrow it down"
+        )
+    if not any(entry.band for entry in expected):
         lines += wrapped(f"A band needs {MIN_MACHINES} machines with the same settings.")
     return lines
 

@@ -77,10 +77,10 @@ def meaning(facts: dict[str, Any], none: str) -> str:
 
 def default(facts: dict[str, Any]) -> str:
     """Return the default as in a file; empty if there is none, or if the field is left out by default."""
-    found = facts.get("default")
-    if isinstance(found, dict):
-        return "its own defaults" if found else ""
-    return "" if found in (None, "", []) else str(found).lower() if isinstance(found, bool) else str(found)
+    given = facts.get("default")
+    if isinstance(given, dict):
+        return "its own defaults" if given else ""
+    return "" if given in (None, "", []) else str(given).lower() if isinstance(given, bool) else str(given)
 
 
 def value(facts: dict[str, Any], links: dict[str, str], mark: str = "") -> str:

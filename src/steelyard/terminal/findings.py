@@ -69,8 +69,8 @@ class Group:
 def by_code(findings: Iterable[Finding]) -> list[Group]:
     """Return groups in the order of their first finding, without duplicates."""
     groups: dict[tuple[str, str, str], dict[Finding, None]] = defaultdict(dict)
-    for found in findings:
-        groups[found.code, found.severity, found.fix][found] = None
+    for finding in findings:
+        groups[finding.code, finding.severity, finding.fix][finding] = None
     return [
         Group(code, rule_name(code), severity, fix, next((one.command for one in same if one.command), ""), tuple(same))
         for (code, severity, fix), same in groups.items()
@@ -84,20 +84,20 @@ def merged(findings: Iterable[Finding], *, of: int = 0) -> tuple[Finding, ...]:
     `of`: the number of configurations, to say that a finding is about all of them.
     """
     same: dict[tuple[str, str, str], list[Finding]] = {}
-    for found in findings:
-        same.setdefault((found.code, found.severity, _DIGITS.sub("0", found.message)), []).append(found)
+    for finding in findings:
+        same.setdefault((finding.code, finding.severity, _DIGITS.sub("0", finding.message)), []).append(finding)
     once = [dataclasses.replace(group[0], place=_places(group, of)) for group in same.values()]
     return tuple(sorted(once, key=_order))
 
 
-def _order(found: Finding) -> tuple[int, bool, str]:
+def _order(finding: Finding) -> tuple[int, bool, str]:
     """Sort by severity; the environment first, because a busy machine is the cause of other findings."""
-    return list(SEVERITIES).index(found.severity), not found.code.startswith(ENVIRONMENT), found.code
+    return list(SEVERITIES).index(finding.severity), not finding.code.startswith(ENVIRONMENT), finding.code
 
 
 def _places(group: Sequence[Finding], of: int) -> str:
-    places = list(dict.fromkeys(found.place for found in group if found.place))
-    equal = len({found.message for found in group}) == 1
+    places = list(dict.fromkeys(finding.place for finding in group if finding.place))
+    equal = len({finding.message for finding in group}) == 1
     if 1 < len(places) == of:
         return f"all {of:,} configurations" + ("" if equal else f", such as {places[0]}")
     if equal or len(places) < 2:
@@ -118,10 +118,10 @@ def finding_lines(findings: Sequence[Finding], *, fixes: bool = True) -> list[st
         else:
             # A code is found at the beginning of a line.
             lines += wrapped(head)
-            for found in group.findings:
-                place = f"{found.place}: " if found.place else ""
-                lines += wrapped(f"{place}{found.message}", inner)
-                lines += wrapped(f"evidence: {found.evidence}", 2 * inner) if found.evidence else []
+            for finding in group.findings:
+                place = f"{finding.place}: " if finding.place else ""
+                lines += wrapped(f"{place}{finding.message}", inner)
+                lines += wrapped(f"evidence: {finding.evidence}", 2 * inner) if finding.evidence else []
         if fixes and group.fix:
             lines += wrapped(f"fix: {group.fix}", inner)
             lines += [printable(f"{inner}{inner}{command_line(group.command)}")] if group.command else []
@@ -133,18 +133,18 @@ def with_one_remedy(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
     Unless they are about several places that have commands of their own.
     """
-    again = sorted((found for found in findings if found.code in AGAIN and found.command), key=_order)
-    commands = {found.command for found in again}
-    if len(again) < 2 or (len({found.place for found in again}) > 1 and len(commands) > 1):
+    again = sorted((finding for finding in findings if finding.code in AGAIN and finding.command), key=_order)
+    commands = {finding.command for finding in again}
+    if len(again) < 2 or (len({finding.place for finding in again}) > 1 and len(commands) > 1):
         return tuple(findings)
     command = max(commands, key=_length)
-    how = [word for code, word in AGAIN.items() if any(found.code == code for found in again)]
+    how = [word for code, word in AGAIN.items() if any(finding.code == code for finding in again)]
     fix = f"measure again, {', '.join(dict.fromkeys(how))}"
-    same = [dataclasses.replace(found, fix="", command=command) for found in again]
+    same = [dataclasses.replace(finding, fix="", command=command) for finding in again]
     same[-1] = dataclasses.replace(same[-1], fix=fix)
-    others = [found for found in findings if found not in again]
-    before = [found for found in others if _order(found) < _order(again[0])]
-    return (*before, *same, *(found for found in others if found not in before))
+    others = [finding for finding in findings if finding not in again]
+    before = [finding for finding in others if _order(finding) < _order(again[0])]
+    return (*before, *same, *(finding for finding in others if finding not in before))
 
 
 def _length(command: str) -> tuple[float, ...]:
@@ -165,20 +165,23 @@ def command_line(command: str) -> str:
     if folder is None or words[:1] != ["steelyard"]:
         return command
     parts = [[*part] for is_joint, part in groupby(words, "&&".__eq__) if not is_joint]
-    return " && ".join(
-        shlex.join([*part, "--results", folder] if {*part[1:2]} & {*READ_RESULTS} and part[2:3] != ["list"] else part)
-        for part in parts
-    )
+    return " && ".join(shlex.join([*part, "--results", folder] if _lacks_results(part) else part) for part in parts)
+
+
+def _lacks_results(words: Sequence[str]) -> bool:
+    """Return whether a command reads results and does not say which."""
+    reads = {*words[1:2]} & {*READ_RESULTS} and words[2:3] != ["list"]
+    return bool(reads) and not any(word.partition("=")[0] == "--results" for word in words)
 
 
 def findings_object(findings: Iterable[Finding]) -> list[Any]:
     """Return findings as plain data, with their commands for the folder of results that was chosen here."""
-    return [to_json_object(dataclasses.replace(found, command=command_line(found.command))) for found in findings]
+    return [to_json_object(dataclasses.replace(finding, command=command_line(finding.command))) for finding in findings]
 
 
 def tally(findings: Sequence[Finding]) -> str:
     """Count the findings by severity: 2 errors, 1 warning."""
-    counts = Counter(found.severity for found in findings)
+    counts = Counter(finding.severity for finding in findings)
     return ", ".join(many(counts[each], each) for each in SEVERITIES if counts[each]) or "no findings"
 
 
@@ -202,5 +205,5 @@ def next_line(command: str) -> str:
 @cache
 def rule_name(code: str) -> str:
     """Return the name of a code's rule; cached, because a lookup scans the installed packages."""
-    found = find_rule(code)
-    return found.name if found is not None else "(unknown rule)"
+    rule = find_rule(code)
+    return rule.name if rule is not None else "(unknown rule)"

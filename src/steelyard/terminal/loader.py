@@ -23,10 +23,10 @@ HEADER = ["workers", "pipeline alone, samples/s", "full run", "waits", "at most,
 def loader_lines(model: Quantity, pipelines: Pipelines) -> list[str]:
     """Format the rate of the model alone, then one row per worker count."""
     rows = []
-    for count, rate, found in pipelines:
+    for count, rate, forecast in pipelines:
         told = ["unknown", "-", "-"]
-        if found is not None:
-            told = [found.bound, f"{100 * found.wait_share:.0f} %", number(found.rate)]
+        if forecast is not None:
+            told = [forecast.bound, f"{100 * forecast.wait_share:.0f} %", number(forecast.rate)]
         rows.append([str(count), with_interval(rate), *told])
     lines = [f"Model alone, with synthetic data on the device: {with_interval(model)} samples/s", ""]
     lines.append(table(HEADER, rows))
@@ -38,9 +38,13 @@ def loader_lines(model: Quantity, pipelines: Pipelines) -> list[str]:
 def loader_object(model: Quantity, pipelines: Pipelines, jobs: Sequence[int]) -> RunLoadData:
     """Return the rates and forecasts as plain data; `jobs`: how many have a rate, of the model and of each pipeline."""
     told: list[PipelineData] = []
-    for (count, rate, found), behind in zip(pipelines, jobs[1:], strict=True):
+    for (count, rate, expected), behind in zip(pipelines, jobs[1:], strict=True):
         forecast: ForecastData | None = None
-        if found is not None:
-            forecast = {"bound": found.bound, "wait_share": found.wait_share, "samples_per_s_at_most": found.rate}
+        if expected is not None:
+            forecast = {
+                "bound": expected.bound,
+                "wait_share": expected.wait_share,
+                "samples_per_s_at_most": expected.rate,
+            }
         told.append({"workers": count, "pipeline": figure_object(rate, behind), "forecast": forecast})
     return {"shape": "run-load/1", "model_alone": figure_object(model, jobs[0]), "pipelines": told}

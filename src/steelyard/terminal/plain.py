@@ -42,9 +42,9 @@ def figure_object(quantity: Quantity, jobs: int) -> FigureData:
     }
 
 
-def estimate_object(found: Estimate, jobs: int, unit: str = "1") -> FigureData:
+def estimate_object(estimate: Estimate, jobs: int, unit: str = "1") -> FigureData:
     """Return a ratio, or another value that was calculated from figures."""
-    return number_object(found.value, found.low, found.high, found.level, unit=unit, jobs=jobs)
+    return number_object(estimate.value, estimate.low, estimate.high, estimate.level, unit=unit, jobs=jobs)
 
 
 def number_object(
@@ -53,10 +53,19 @@ def number_object(
     """Return a number that was calculated from figures, with its interval; an infinite end is none."""
     low, high = (None if end is None or math.isinf(end) else end for end in (low, high))
     return {
-        "value": value, "low": low, "high": high, "level": None if low is None and high is None else level,
-        "unit": unit, "jobs": jobs, "reason": None, "approximate": None, "method": None, "scope": None, "window": None,
+        "value": value,
+        "low": low,
+        "high": high,
+        "level": None if low is None and high is None else level,
+        "unit": unit,
+        "jobs": jobs,
+        "reason": None,
+        "approximate": None,
+        "method": None,
+        "scope": None,
+        "window": None,
         "validity": None,
-    }  # fmt: skip
+    }
 
 
 def configuration_object(
@@ -82,7 +91,7 @@ def configuration_object(
 
 def selection_of(cell: CellSummary) -> str:
     """Return the word that selects a configuration on the command line."""
-    return f"{cell.study}/{cell.cell}"
+    return f"{cell.study}/{cell.name}"
 
 
 def throughput_object(cell: CellSummary) -> FigureData:
@@ -103,11 +112,11 @@ def shown_configurations(cells: Sequence[CellSummary]) -> list[ShownConfiguratio
     """Return configurations with all their figures, in the order of the tables."""
     names, chosen = labels(cells), chosen_names(cell.spec for cell in cells)
     shown: list[ShownConfigurationData] = []
-    for cell in sorted(cells, key=lambda cell: natural_order(names[cell.cell])):
+    for cell in sorted(cells, key=lambda cell: natural_order(names[cell.name])):
         row = row_of(cell)
         shown.append(
             {
-                **configuration_object(cell, names[cell.cell], chosen, row),
+                **configuration_object(cell, names[cell.name], chosen, row),
                 "figures": _figures(cell, row),
                 "shorter_runs": cell.shorter,
                 "runs": [record.run_id for record in cell.records],
@@ -118,13 +127,13 @@ def shown_configurations(cells: Sequence[CellSummary]) -> list[ShownConfiguratio
 
 def _figures(cell: CellSummary, row: Row) -> dict[str, FigureData]:
     """Return the figures of a configuration: those that all measured jobs have, and energies of the jobs that count."""
-    found = {"throughput": throughput_object(cell)}
-    found |= {name: amount_object(amount) for name, amount in row.figures.items() if name not in found}
+    figures = {"throughput": throughput_object(cell)}
+    figures |= {name: amount_object(amount) for name, amount in row.figures.items() if name not in figures}
     if cell.time_to_quality is not None:
-        found["time_to_quality"] = figure_object(cell.time_to_quality, len(cell.records))
+        figures["time_to_quality"] = figure_object(cell.time_to_quality, len(cell.records))
     if any(quantity.validity is not None for record in cell.records for quantity in record.quantities.values()):
         # Energies are over the jobs that count, and are unknown if jobs do not measure the same.
         (energy,) = energy_cells([cell], {})
-        found = {name: figure for name, figure in found.items() if name not in FIGURES}
-        found |= {name: figure_object(quantity, energy.counts[name]) for name, quantity in energy.figures.items()}
-    return found
+        figures = {name: figure for name, figure in figures.items() if name not in FIGURES}
+        figures |= {name: figure_object(quantity, energy.counts[name]) for name, quantity in energy.figures.items()}
+    return figures

@@ -26,7 +26,7 @@ def program_lines(cells: Sequence[CellSummary], names: Mapping[str, str]) -> lis
         done = [record for record in cell.records if record.status.code in MEASURED]
         record = next(iter([*done, *cell.records]))
         if record.wrapped is not None:
-            name, command = names[cell.cell], _command(record)
+            name, command = names[cell.name], _command(record)
             lines += wrapped(command if command == name else f"{name}: {command}")
             lines += [line for said in facts(record) for line in wrapped(said, "  ")]
     return lines

@@ -7,7 +7,8 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
-from steelyard.rules.rule import FAMILIES, SEVERITIES, codes, rule
+from steelyard.rules.rule import FAMILIES, SEVERITIES, codes
+from steelyard.rules.rule import rule as rule_of
 from steelyard.rules.table.row import Pair
 from steelyard.terminal.text import sentence, table, wrapped
 
@@ -46,32 +47,38 @@ def settings_lines(groups: Mapping[str, Sequence[str]]) -> list[str]:
     return [*wrapped(text, deeper=""), "", *lines]
 
 
-def terminal(found: Rule) -> list[str]:
+def terminal(rule: Rule) -> list[str]:
     """Format a rule for a terminal."""
-    lines = [f"{found.code} {found.name}", *wrapped(f"{found.severity}: {SEVERITIES[found.severity]}"), ""]
+    lines = [f"{rule.code} {rule.name}", *wrapped(f"{rule.severity}: {SEVERITIES[rule.severity]}"), ""]
     parts = [
-        ("Checks", SUBJECTS[found.subject] + "."),
-        ("Why", found.why),
-        ("How", found.detected),
-        ("Fix", sentence(found.fix)),
+        ("Checks", SUBJECTS[rule.subject] + "."),
+        ("Why", rule.why),
+        ("How", rule.detected),
+        ("Fix", sentence(rule.fix)),
     ]
     for heading, text in parts:
         lines += wrapped(f"{heading + ':':<10}{text}", deeper=" " * 10)
-    for heading, example in (("Bad", found.bad), ("Good", found.good)):
-        says = f"{example.says} {_form(found, example)}"
+    for heading, example in (("Bad", rule.bad), ("Good", rule.good)):
+        says = f"{example.says} {_form(rule, example)}"
         lines += ["", *wrapped(f"{heading + ':':<10}{says}", deeper=" " * 10)]
         lines += [f"    {line}".rstrip() for line in example.text.strip().splitlines()]
-        lines += [f"    $ {command}"] if (command := _command(found, example)) else []
+        lines += [f"    $ {command}"] if (command := _command(rule, example)) else []
     return lines
 
 
-def rule_object(found: Rule) -> RuleShownData:
+def rule_object(rule: Rule) -> RuleShownData:
     """Return a rule as plain data."""
     return {
-        "code": found.code, "name": found.name, "severity": found.severity, "subject": found.subject,
-        "why": found.why, "detected": found.detected, "fix": found.fix,
-        "bad": _example_object(found.bad), "good": _example_object(found.good),
-    }  # fmt: skip
+        "code": rule.code,
+        "name": rule.name,
+        "severity": rule.severity,
+        "subject": rule.subject,
+        "why": rule.why,
+        "detected": rule.detected,
+        "fix": rule.fix,
+        "bad": _example_object(rule.bad),
+        "good": _example_object(rule.good),
+    }
 
 
 def _example_object(example: Example) -> RuleExampleData:
@@ -80,7 +87,7 @@ def _example_object(example: Example) -> RuleExampleData:
 
 def index() -> list[tuple[str, list[Rule]]]:
     """Return every rule by family."""
-    made = [rule(code) for code in codes()]
+    made = [rule_of(code) for code in codes()]
     return [
         (words, [entry for entry in made if entry.code[2] == digit])
         for digit, words in FAMILIES.items()
@@ -91,10 +98,10 @@ def index() -> list[tuple[str, list[Rule]]]:
 def overview() -> list[str]:
     """List all rules for a terminal."""
     lines = []
-    for words, found in index():
-        rows = [[entry.code, entry.name, entry.severity, SUBJECTS[entry.subject]] for entry in found]
+    for words, rules in index():
+        rows = [[entry.code, entry.name, entry.severity, SUBJECTS[entry.subject]] for entry in rules]
         lines += [
-            f"SY{found[0].code[2]}xx {words}",
+            f"SY{rules[0].code[2]}xx {words}",
             *table(["code", "name", "severity", "checks"], rows).splitlines(),
         ]
         lines.append("")
@@ -110,39 +117,39 @@ def page() -> str:
         "severities:"
     )
     out = ["# Rules", intro, "\n".join(f"- **{severity}**: {words}." for severity, words in SEVERITIES.items())]
-    for words, found in index():
-        rows = [f"| [{e.code}](#{anchor(e)}) | {e.name} | {e.severity} | {SUBJECTS[e.subject]} |" for e in found]
+    for words, rules in index():
+        rows = [f"| [{e.code}](#{anchor(e)}) | {e.name} | {e.severity} | {SUBJECTS[e.subject]} |" for e in rules]
         head = "| code | name | severity | checks |\n| --- | --- | --- | --- |\n"
-        out += [f"## SY{found[0].code[2]}xx: {words}", head + "\n".join(rows)]
-        out += [part for each in found for part in _section(each)]
+        out += [f"## SY{rules[0].code[2]}xx: {words}", head + "\n".join(rows)]
+        out += [part for each in rules for part in _section(each)]
     return "\n\n".join(_filled(part) for part in out) + "\n"
 
 
-def anchor(found: Rule) -> str:
+def anchor(rule: Rule) -> str:
     """Return the name by which the page of all rules can be linked at this one."""
-    return f"{found.code} {found.name}".lower().replace(" ", "-")
+    return f"{rule.code} {rule.name}".lower().replace(" ", "-")
 
 
-def _section(found: Rule) -> list[str]:
-    out = [f"### {found.code} {found.name}", f"**{found.severity}**; checks {SUBJECTS[found.subject]}."]
-    out += [f"**Why.** {found.why}", f"**How it is detected.** {found.detected}"]
-    for heading, example in (("Bad", found.bad), ("Good", found.good)):
-        out.append(f"**{heading}.** {example.says} {_form(found, example)}")
-        language = "toml" if found.subject == "run" else "text"
+def _section(rule: Rule) -> list[str]:
+    out = [f"### {rule.code} {rule.name}", f"**{rule.severity}**; checks {SUBJECTS[rule.subject]}."]
+    out += [f"**Why.** {rule.why}", f"**How it is detected.** {rule.detected}"]
+    for heading, example in (("Bad", rule.bad), ("Good", rule.good)):
+        out.append(f"**{heading}.** {example.says} {_form(rule, example)}")
+        language = "toml" if rule.subject == "run" else "text"
         out += [f"```{language}\n{example.text.strip()}\n```"] if example.text else []
-        out += [f"```bash\n{command}\n```"] if (command := _command(found, example)) else []
-    return [*out, f"**Fix.** {sentence(found.fix)}"]
+        out += [f"```bash\n{command}\n```"] if (command := _command(rule, example)) else []
+    return [*out, f"**Fix.** {sentence(rule.fix)}"]
 
 
-def _form(found: Rule, example: Example) -> str:
-    if found.subject == "pair":
+def _form(rule: Rule, example: Example) -> str:
+    if rule.subject == "pair":
         return f"{_FORMS['pair']}; factor: {example.factor}:"
-    return f"{_FORMS[found.subject]}:" if example.text else "A valid record."
+    return f"{_FORMS[rule.subject]}:" if example.text else "A valid record."
 
 
-def _command(found: Rule, example: Example) -> str:
+def _command(rule: Rule, example: Example) -> str:
     """Return the command that compares the two rows of an example; empty if the factor does not tell them apart."""
-    rows = list(csv.DictReader(example.text.splitlines())) if found.subject == "pair" else []
+    rows = list(csv.DictReader(example.text.splitlines())) if rule.subject == "pair" else []
     values = [row[example.factor] for row in rows]
     if len(set(values)) < 2:
         return ""

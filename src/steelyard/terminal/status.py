@@ -97,8 +97,11 @@ def status_object(status: StudyStatus) -> SubmittedStudyData:
         "collected": status.collected,
         "totals": dict(status.totals),
         "configurations": [
-            {"configuration": status.labels.get(cell, cell), "selection": f"{status.study}/{cell}",
-             "statuses": dict(counts)}
+            {
+                "configuration": status.labels.get(cell, cell),
+                "selection": f"{status.study}/{cell}",
+                "statuses": dict(counts),
+            }
             for cell, counts in status.cells.items()
         ],
         "causes": [
@@ -108,14 +111,23 @@ def status_object(status: StudyStatus) -> SubmittedStudyData:
         "waits_for": dict(status.why),
         "halted": dict(status.halted),
         "campaigns": [
-            {"path": str(sent.path), "site": sent.site, "pool": sent.pool, "jobs": sent.jobs, "tasks": sent.tasks,
-             "runs": sent.runs, "left": sent.left, "withdrawn": sent.withdrawn, "vanished": sent.vanished,
-             "ids": list(sent.ids)}
+            {
+                "path": str(sent.path),
+                "site": sent.site,
+                "pool": sent.pool,
+                "jobs": sent.jobs,
+                "tasks": sent.tasks,
+                "runs": sent.runs,
+                "left": sent.left,
+                "withdrawn": sent.withdrawn,
+                "vanished": sent.vanished,
+                "ids": list(sent.ids),
+            }
             for sent in status.campaigns
         ],
         "not_ours": status.foreign,
         "problems": status.problems,
-    }  # fmt: skip
+    }
 
 
 def foreign_lines(status: StudyStatus) -> list[str]:
@@ -139,7 +151,7 @@ def takeover_lines(study: str, takeovers: list[Takeover], digest: str) -> list[s
         name = takeover.campaign.path.name
         lines += wrapped(f"Campaign {name} seems to be from {takeover.owner}. Taking it over would")
         lines += wrapped(f"poll {plan.site.scheduler} at {plan.site.name} (pool {plan.pool})", "  ")
-        ids = ", ".join(_name(found) for found in takeover.ids.values())
+        ids = ", ".join(_name(job_id) for job_id in takeover.ids.values())
         lines += wrapped(f"collect {many(takeover.collected, 'run')} of jobs: {ids or 'none'}", "  ")
         if takeover.unsent:
             lines += wrapped(f"submit nothing: {many(takeover.unsent, 'run')} of other jobs stay unsubmitted", "  ")
@@ -246,9 +258,9 @@ def sent_object(
 
 def _counts(counts: Counter[str]) -> dict[str, str]:
     """Count the runs of each column."""
-    found = {name: sum(counts[state] for state in states) for name, states in COLUMNS}
-    found["failed"] = sum(count for state, count in counts.items() if state not in COUNTED)
-    return {name: str(count) if count else "-" for name, count in found.items()}
+    columns = {name: sum(counts[state] for state in states) for name, states in COLUMNS}
+    columns["failed"] = sum(count for state, count in counts.items() if state not in COUNTED)
+    return {name: str(count) if count else "-" for name, count in columns.items()}
 
 
 def _sent_lines(sent: Sent, *, verbose: bool) -> list[str]:

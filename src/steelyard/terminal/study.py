@@ -35,18 +35,18 @@ def search_lines(expansion: Expansion, searches: Sequence[SearchResult]) -> list
     """Format one row per search, and a line for each that was ended by another error."""
     rows = [
         [
-            label(_settings(expansion, found)),
-            "none" if found.largest_fitting is None else str(found.largest_fitting),
-            "none" if found.smallest_out_of_memory is None else str(found.smallest_out_of_memory),
-            str(found.tried),
+            label(_settings(expansion, search)),
+            "none" if search.largest_fitting is None else str(search.largest_fitting),
+            "none" if search.smallest_out_of_memory is None else str(search.smallest_out_of_memory),
+            str(search.tried),
         ]
-        for found in searches
+        for search in searches
     ]
     lines = table(["search", "largest batch that fits", "smallest out of memory", "runs"], rows).splitlines()
-    for found in searches:
-        if found.failed is not None:
-            lines += wrapped(f"The search ended early: {found.failed.run_id} (batch {found.failed.batch}) failed.")
-            lines.append(next_line(f"steelyard show {found.failed.run_id}"))
+    for search in searches:
+        if search.failed is not None:
+            lines += wrapped(f"The search ended early: {search.failed.run_id} (batch {search.failed.batch}) failed.")
+            lines.append(next_line(f"steelyard show {search.failed.run_id}"))
     return lines
 
 
@@ -54,20 +54,20 @@ def searches_object(expansion: Expansion, searches: Sequence[SearchResult]) -> l
     """Return the results of the searches as plain data."""
     return [
         {
-            "settings": _settings(expansion, found),
-            "largest_fitting": found.largest_fitting,
-            "smallest_out_of_memory": found.smallest_out_of_memory,
-            "tried": found.tried,
-            "over": found.known.over,
-            "ended_by": found.failed.run_id if found.failed is not None else None,
+            "settings": _settings(expansion, search),
+            "largest_fitting": search.largest_fitting,
+            "smallest_out_of_memory": search.smallest_out_of_memory,
+            "tried": search.tried,
+            "over": search.known.over,
+            "ended_by": search.failed.run_id if search.failed is not None else None,
         }
-        for found in searches
+        for search in searches
     ]
 
 
-def plan_lines(expansion: Expansion, there: int) -> list[str]:
-    """List what a study would run and its maximum cost. `there`: the number of runs that are already done."""
-    price = cost(expansion)
+def plan_lines(expansion: Expansion, there: int, left: Expansion) -> list[str]:
+    """List what a study would run and the maximum cost of what is left; `there`: how many runs are already done."""
+    price = cost(left)
     rows = []
     if expansion.searches:
         cells = {cell.name: cell for cell in expansion.cells}
@@ -85,21 +85,24 @@ def plan_lines(expansion: Expansion, there: int) -> list[str]:
     return [*lines, *wrapped(f"Cost: {hours} ({price.basis})")]
 
 
-def plan_object(expansion: Expansion, there: int) -> StudyPlanData:
+def plan_object(expansion: Expansion, there: int, left: Expansion) -> StudyPlanData:
     """Return the plan as plain data."""
     study = expansion.study.name
     return {
         "shape": "study-plan/1",
         "study": study,
         "configurations": [
-            {"configuration": label(cell.swept), "selection": f"{study}/{cell.name}",
-             "settings": to_json_object(cell.swept)}
+            {
+                "configuration": label(cell.swept),
+                "selection": f"{study}/{cell.name}",
+                "settings": to_json_object(cell.swept),
+            }
             for cell in expansion.cells
         ],
         "order": [spec.run_id for spec in expansion.runs],
         "done": there,
-        "device_hours_at_most": cost(expansion).device_hours,
-    }  # fmt: skip
+        "device_hours_at_most": cost(left).device_hours,
+    }
 
 
 def extension_lines(extension: Extension, again: str) -> list[str]:
@@ -121,7 +124,10 @@ def extension_lines(extension: Extension, again: str) -> list[str]:
         lines += wrapped(f"{label(cell.swept)}: no job was measured ({count_statuses(codes)})")
         lines.append(f"  after removing the cause: {fix}")
     if not lines:
-        lines = wrapped(f"Nothing to add: every configuration has {MIN_JOBS} jobs, none too short or with a trend.")
+        lines = wrapped(
+            f"Nothing to add: every configuration has {MIN_JOBS} jobs, none too short or with a trend. For longer "
+            "jobs, raise budget.max_seconds in the study."
+        )
     return lines
 
 
@@ -148,7 +154,7 @@ def extension_object(extension: Extension, study: str) -> StudyExtensionData:
     }
 
 
-def _settings(expansion: Expansion, found: SearchResult) -> dict[str, Any]:
+def _settings(expansion: Expansion, search: SearchResult) -> dict[str, Any]:
     """Return the swept settings other than the batch."""
-    cell = next(cell for cell in expansion.cells if cell.name == found.group.runs[0].configuration)
+    cell = next(cell for cell in expansion.cells if cell.name == search.group.runs[0].configuration)
     return {key: value for key, value in cell.swept.items() if key != "batch"}

@@ -31,7 +31,7 @@ INDENT = "  "
 class SuiteShown:
     """A suite at one size, as `steelyard suite show` describes it."""
 
-    found: SuiteFolder
+    suite_folder: SuiteFolder
     size: Size
     cited: str
     expansions: Mapping[str, Expansion]
@@ -42,7 +42,7 @@ class SuiteShown:
 
 def suite_lines(shown: SuiteShown, again: str) -> list[str]:
     """Describe a suite at one size: what it runs and costs, then where its settings come from. `again`: to run it."""
-    found, suite, size = shown.found, shown.found.suite, shown.size
+    suite_folder, suite, size = shown.suite_folder, shown.suite_folder.suite, shown.size
     lines = wrapped(f"{suite.name}: {suite.title}", deeper="")
     lines += ["", *wrapped(suite.question, deeper="")]
     lines += ["", *wrapped(suite.about, deeper="")] if suite.about else []
@@ -64,7 +64,7 @@ def suite_lines(shown: SuiteShown, again: str) -> list[str]:
     ]
     lines += _section("Different from the document:", different)
     lines += _setting_lines(shown)
-    checks = [f"steelyard verify {name}" for name in recipe_names(found)]
+    checks = [f"steelyard verify {name}" for name in recipe_names(suite_folder)]
     checks += [f"steelyard audit {suite.document}"] if shown.cited and "." not in suite.document else []
     lines += _section("The document's own figures and claims:", checks)
     return [*lines, "", next_line(again)]
@@ -79,11 +79,11 @@ def _price(shown: SuiteShown, name: str) -> str:
 
 def part_lines(expansion: Expansion, cells: Sequence[CellSummary]) -> list[str]:
     """Format the results of a part: one row per configuration, and how many findings there are."""
-    found = {cell.cell: cell for cell in cells}
+    by_name = {cell.name: cell for cell in cells}
     labels = _labels([planned.swept for planned in expansion.cells])
     rows = []
     for planned, named in zip(expansion.cells, labels, strict=True):
-        cell = found.get(planned.name)
+        cell = by_name.get(planned.name)
         rate = with_interval(cell.throughput) if cell is not None else ""
         rows.append([named, count_statuses(cell.statuses) if cell is not None else "no run", rate])
     findings = [entry for cell in cells for entry in cell.findings]
@@ -108,13 +108,13 @@ def _labels(swept: Sequence[dict[str, Any]]) -> list[str]:
 
 def _setting_lines(shown: SuiteShown) -> list[str]:
     specs = {name: [cell.spec for cell in expansion.cells] for name, expansion in shown.expansions.items()}
-    sources = [entry for entry in shown.found.suite.setting if applies(entry, shown.size, specs)]
+    sources = [entry for entry in shown.suite_folder.suite.setting if applies(entry, shown.size, specs)]
     stated = [f'{_named(entry)}: {entry.stated}, "{entry.words}"' for entry in sources if entry.stated]
     chosen = [f"{_named(entry)}: {entry.why}" for entry in sources if entry.why]
-    own = {entry.name for entry in shown.found.suite.setting}
+    own = {entry.name for entry in shown.suite_folder.suite.setting}
     common = [
         _named(entry)
-        for entry in shown.found.setting_sources()
+        for entry in shown.suite_folder.setting_sources()
         if entry.name not in own and entry.value is not None and applies(entry, shown.size, specs)
     ]
     return [
@@ -151,21 +151,28 @@ def _cost_lines(shown: SuiteShown) -> list[str]:
 
 def suite_object(shown: SuiteShown) -> SuiteShowData:
     """Return the description of a suite as plain data."""
-    suite = shown.found.suite
+    suite = shown.suite_folder.suite
     return {
-        "shape": "suite-show/1", "suite": suite.name, "title": suite.title, "question": suite.question,
+        "shape": "suite-show/1",
+        "suite": suite.name,
+        "title": suite.title,
+        "question": suite.question,
         "document": shown.cited,
         "size": shown.size,
         "parts": [
-            {"part": name, "study": expansion.study.name, "configurations": len(expansion.cells),
-             "runs": len(expansion.runs),
-             "device_hours": shown.forecasts[name].device_hours if name in shown.forecasts else None,
-             "device_hours_at_most": cost(expansion).device_hours}
+            {
+                "part": name,
+                "study": expansion.study.name,
+                "configurations": len(expansion.cells),
+                "runs": len(expansion.runs),
+                "device_hours": shown.forecasts[name].device_hours if name in shown.forecasts else None,
+                "device_hours_at_most": cost(expansion).device_hours,
+            }
             for name, expansion in shown.expansions.items()
         ],
         "left_out": dict(shown.left_out),
-        "settings": [to_json_object(entry) for entry in shown.found.setting_sources()],
+        "settings": [to_json_object(entry) for entry in shown.suite_folder.setting_sources()],
         "deviations": [to_json_object(entry) for entry in suite.deviation],
         "data": [to_json_object(entry) for entry in suite.data],
-        "recipes": recipe_names(shown.found),
-    }  # fmt: skip
+        "recipes": recipe_names(shown.suite_folder),
+    }

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from steelyard.terminal.shapes.measure import ListedSuiteData, SuiteListData
 
 
-def suites_lines(found: Sequence[ListedSuite]) -> list[str]:
+def suites_lines(listed: Sequence[ListedSuite]) -> list[str]:
     """List the suites."""
-    rows = [[entry.name, entry.title, str(len(entry.parts))] for entry in found]
+    rows = [[entry.name, entry.title, str(len(entry.parts))] for entry in listed]
     return [table(["suite", "what it measures", "parts"], rows), "", "next: steelyard suite show NAME"]
 
 
-def suites_object(found: Sequence[ListedSuite]) -> SuiteListData:
+def suites_object(listed: Sequence[ListedSuite]) -> SuiteListData:
     """Return the suites as plain data."""
     suites: list[ListedSuiteData] = [
         {"suite": entry.name, "title": entry.title, "document": entry.document, "parts": list(entry.parts)}
-        for entry in found
+        for entry in listed
     ]
     return {"shape": "suite-list/1", "suites": suites}

@@ -36,8 +36,8 @@ LONG_REASON = 40
 def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
     """Format one row per configuration, then what the brackets are, details of a single one, and the findings."""
     names = labels(cells)
-    cells = sorted(cells, key=lambda cell: natural_order(names[cell.cell]))
-    rows = [[names[cell.cell], count_statuses(cell.statuses), with_interval(cell.throughput)] for cell in cells]
+    cells = sorted(cells, key=lambda cell: natural_order(names[cell.name]))
+    rows = [[names[cell.name], count_statuses(cell.statuses), with_interval(cell.throughput)] for cell in cells]
     lines = [table(["configuration", "jobs", "throughput, samples/s"], rows)]
     lines += interval_notes(
         (cell.throughput.interval, [record for record in cell.records if record.status.code in MEASURED])
@@ -46,7 +46,7 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
     lines += unreliable_notes(cells, names) if len(cells) > 1 else []
     shorter: dict[int, list[str]] = {}
     for cell in cells:
-        shorter.setdefault(cell.shorter, []).append(names[cell.cell])
+        shorter.setdefault(cell.shorter, []).append(names[cell.name])
     for count, which in shorter.items():
         if count:
             place = f"all {len(which)} configurations" if len(which) == len(cells) > 1 else shortened(which)
@@ -55,15 +55,15 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
     lines += program_lines(cells, names)
     for cell in cells:
         if cell.time_to_quality is not None:
-            lines += wrapped(_format_time_to_quality(cell, names[cell.cell]))
+            lines += wrapped(_format_time_to_quality(cell, names[cell.name]))
     if detail and len(cells) == 1:
         lines += _detail_lines(cells[0])
-    found = [
-        dataclasses.replace(found, place=names[cell.cell] if len(cells) > 1 else "")
+    findings = [
+        dataclasses.replace(finding, place=names[cell.name] if len(cells) > 1 else "")
         for cell in cells
-        for found in cell.findings
+        for finding in cell.findings
     ]
-    return lines + _finding_block(merged(found, of=len(cells)))
+    return lines + _finding_block(merged(findings, of=len(cells)))
 
 
 def generation_lines(cells: Sequence[CellSummary], names: Mapping[str, str]) -> list[str]:
@@ -71,7 +71,7 @@ def generation_lines(cells: Sequence[CellSummary], names: Mapping[str, str]) -> 
     kinds: dict[str, list[str]] = {}
     for cell in cells:
         if (kind := generation(cell.records[0])) is not None:
-            kinds.setdefault(kind, []).append(names[cell.cell])
+            kinds.setdefault(kind, []).append(names[cell.name])
     lines = []
     for kind, which in kinds.items():
         place = "Generation" if len(which) == len(cells) else shortened(which)
@@ -144,9 +144,11 @@ def _list_facts(record: RunRecord) -> list[str]:
 
 
 PARTS = (
-    ("input_wait_share", "input"), ("host_wait_share", "host"), ("compute_share", "compute"),
+    ("input_wait_share", "input"),
+    ("host_wait_share", "host"),
+    ("compute_share", "compute"),
     ("exposed_comm_share", "comm"),
-)  # fmt: skip
+)
 
 
 SHOWN_WAIT = 0.01
@@ -246,16 +248,16 @@ def _more_lines(done: list[RunRecord]) -> list[str]:
     """Format a second table with the columns that at least one job has."""
     shown = []
     for heading, name, write in MORE:
-        found = [record.quantities.get(name) for record in done]
+        quantities = [record.quantities.get(name) for record in done]
         # An invalid energy is not shown.
         values = [
             None if one is None or (one.validity is not None and one.validity.verdict == "invalid") else one.value
-            for one in found
+            for one in quantities
         ]
         if any(value is not None and (name != "compile_time" or value > SHORT_S) for value in values):
             if name == "quality":
                 # Its unit is the name of the metric.
-                heading = next(one.unit for one in found if one is not None)
+                heading = next(one.unit for one in quantities if one is not None)
             shown.append((heading, ["-" if value is None else write(value) for value in values]))
     if not shown:
         return []
@@ -277,16 +279,16 @@ def _energy_lines(done: list[RunRecord]) -> list[str]:
 
 
 def _explain_energy(record: RunRecord) -> str | None:
-    found = record.quantities.get("energy_job")
+    energy = record.quantities.get("energy_job")
     # A finding says more, and how to fix it.
-    if found is None or any(finding.code.startswith("SY4") for finding in record.findings):
+    if energy is None or any(finding.code.startswith("SY4") for finding in record.findings):
         return None
-    if found.value is None:
-        return None if _has_no_sensor(found.reason or "") else f"No energy: {found.reason}"
-    if found.validity is None or found.validity.verdict == "valid":
+    if energy.value is None:
+        return None if _has_no_sensor(energy.reason or "") else f"No energy: {energy.reason}"
+    if energy.validity is None or energy.validity.verdict == "valid":
         return None
-    word = "Invalid energy" if found.validity.verdict == "invalid" else "Doubtful energy"
-    return f"{word}: {'; '.join(found.validity.reasons[:2])}. Details: steelyard energy {record.run_id}"
+    word = "Invalid energy" if energy.validity.verdict == "invalid" else "Doubtful energy"
+    return f"{word}: {'; '.join(energy.validity.reasons[:2])}. Details: steelyard energy {record.run_id}"
 
 
 def _has_no_sensor(reason: str) -> bool:
@@ -296,13 +298,13 @@ def _has_no_sensor(reason: str) -> bool:
 
 
 def _format_time_to_quality(cell: CellSummary, name: str) -> str:
-    found, spec = cell.time_to_quality, cell.records[0].spec
-    assert found is not None
+    time, spec = cell.time_to_quality, cell.records[0].spec
+    assert time is not None
     assert spec.quality is not None
     metric = next((e.metric for record in cell.records for e in record.evaluations), "the metric")
     jobs = f"{len(cell.records)} jobs with different seeds" if len(cell.records) > 1 else "1 job"
-    unit = "" if found.value is None else " s"
-    return f"{name}: time to {metric} {spec.quality.target:g}: {with_interval(found)}{unit} ({jobs})"
+    unit = "" if time.value is None else " s"
+    return f"{name}: time to {metric} {spec.quality.target:g}: {with_interval(time)}{unit} ({jobs})"
 
 
 def _percent(share: float) -> str:

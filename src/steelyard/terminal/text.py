@@ -171,7 +171,7 @@ def interval_notes(intervals: Iterable[tuple[Interval | None, Sequence[RunRecord
     where = f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
     if counts == [1]:
         over, where = "the steps of one job", "; other jobs may differ"
-    more = "; includes the sensors' uncertainty" if any("sensors" in interval.method for interval, _ in shown) else ""
+    more = "; includes the sensors' uncertainty" if any(interval.from_sensors for interval, _ in shown) else ""
     lines = wrapped(f"[ ] = {100 * shown[0][0].level:g} % CI over {over}{where}{more}")
     for reason in dict.fromkeys(reason for interval, _ in shown for reason in interval.approximate):
         lines += wrapped(f"~ = approximate: {reason}")
@@ -187,8 +187,8 @@ def spec_notes(specs: Iterable[RunSpec]) -> list[str]:
 
 def tuned_note(specs: Iterable[RunSpec]) -> str:
     """Return the preset of the runs behind a table; empty if it is the default, or if the configurations name it."""
-    found = {spec.preset for spec in specs}
-    return f"preset: {found.pop()}" if len(found) == 1 and found != {"plain"} else ""
+    presets = {spec.preset for spec in specs}
+    return f"preset: {presets.pop()}" if len(presets) == 1 and presets != {"plain"} else ""
 
 
 def capital(text: str) -> str:

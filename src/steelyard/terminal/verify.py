@@ -53,54 +53,55 @@ def verdict_lines(recipe: Recipe, outcomes: Sequence[FigureVerdict], *, again: s
 
 
 def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
-    found, expected = outcome.judgement, outcome.expect
+    judgement, expected = outcome.judgement, outcome.expect
     subject = recipe.name + (f" at {label(dict(expected.at))}" if expected.at else "")
-    if found is None:
+    if judgement is None:
         return [f"{outcome.verdict.upper()}: {subject}: {outcome.why}"]
     unit = "" if outcome.unit == "1" else outcome.unit
-    value = f"{expected.metric} {number(found.value)} {_brackets(found.low, found.high)}{unit}".rstrip()
+    value = f"{expected.metric} {number(judgement.value)} {_brackets(judgement.low, judgement.high)}{unit}".rstrip()
     against = f"expected {band_words(outcome.band)}"
     if expected.value is not None:
-        off = _change(found.value / expected.value, "above", "below")
+        off = _change(judgement.value / expected.value, "above", "below")
         against += f"; {off} the documented {number(expected.value)}"
     lines = [f"{outcome.verdict.upper()}: {subject}: {value}; {against}", sentence(outcome.why)]
     if outcome.busy:
         lines.append(
-            f"{outcome.busy} of {many(found.jobs, 'job')} ran while other processes used the CPUs (SY609). If that is "
-            "not usual here, verify again when the machine is quiet; what runs now: steelyard doctor"
+            f"{outcome.busy} of {many(judgement.jobs, 'job')} ran while other processes used the CPUs (SY609). If that "
+            "is not usual here, verify again when the machine is quiet; what runs now: steelyard doctor"
         )
     if outcome.not_steady:
         lines.append(
-            f"{outcome.not_steady} of {many(found.jobs, 'job')} had no steady state (SY201); the interval covers how "
-            "jobs differ, but longer jobs may have another pace."
+            f"{outcome.not_steady} of {many(judgement.jobs, 'job')} had no steady state (SY201); the interval covers "
+            "how jobs differ, but longer jobs may have another pace."
         )
-    if found.low is not None:
-        spread = "" if found.spread is None else f"; jobs vary by {change(found.spread)}"
+    if judgement.low is not None:
+        spread = "" if judgement.spread is None else f"; jobs vary by {change(judgement.spread)}"
         nodes = {record.environment.node for record in outcome.records if record.environment}
         where = f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
-        lines.append(f"[ ] = {100 * found.level:g} % CI over {found.jobs} jobs{where}{spread}")
+        lines.append(f"[ ] = {100 * judgement.level:g} % CI over {judgement.jobs} jobs{where}{spread}")
     return lines
 
 
 def _open_lines(outcome: FigureVerdict, outcomes: Sequence[FigureVerdict]) -> list[str]:
     """Say what further jobs would cost; if too many are needed, also why, and which band the jobs there are decide."""
-    found = outcome.open
-    if found is None:
+    judgement = outcome.open
+    if judgement is None:
         return []
     if outcome.more_jobs:
-        enough = "should" if found.needed is not None and found.needed <= outcome.more_jobs else "may"
+        enough = "should" if judgement.needed is not None and judgement.needed <= outcome.more_jobs else "may"
         more = many(outcome.more_jobs, "more job")
-        return [f"{more} {enough} be enough{_price_words(outcomes, outcome.more_jobs)}."]
-    needed = f"more than {MAX_NEEDED:,}" if found.needed is None else f"about {found.needed:,}"
-    cost = "" if found.needed is None else _price_words(outcomes, found.needed)
-    vary = f"jobs vary by {change(found.spread)}, and " if found.spread is not None else ""
-    distance = outcome.band.distance(found.value) / found.value if found.value else 0.0
-    inside = outcome.band.holds(found.value) or outcome.band.documented is None
+        quiet = " on a quiet machine" if outcome.busy else ""
+        return [f"{more}{quiet} {enough} be enough{_price_words(outcomes, outcome.more_jobs)}."]
+    needed = f"more than {MAX_NEEDED:,}" if judgement.needed is None else f"about {judgement.needed:,}"
+    cost = "" if judgement.needed is None else _price_words(outcomes, judgement.needed)
+    vary = f"jobs vary by {change(judgement.spread)}, and " if judgement.spread is not None else ""
+    distance = outcome.band.distance(judgement.value) / judgement.value if judgement.value else 0.0
+    inside = outcome.band.holds(judgement.value) or outcome.band.documented is None
     end = "the edge of the band" if inside else "the documented figure"
     reason = f"The reason: {vary}the figure is {change(distance)} from {end}."
     return [
         f"More jobs are not suggested: {needed} would be needed{cost}. {reason}",
-        *_decidable(outcome, found),
+        *_decidable(outcome, judgement),
         "Jobs vary less on an idle machine, and the longer they are.",
     ]
 
@@ -113,20 +114,20 @@ def _price_words(outcomes: Sequence[FigureVerdict], jobs: int) -> str:
     return f" (about {rounded(known.wall_s)}{hours})"
 
 
-def _decidable(outcome: FigureVerdict, found: BandJudgement) -> list[str]:
+def _decidable(outcome: FigureVerdict, judgement: BandJudgement) -> list[str]:
     """Name the bands that the jobs there are would pass and fail."""
-    low, high, band, documented = found.low, found.high, outcome.band, outcome.expect.value
+    low, high, band, documented = judgement.low, judgement.high, outcome.band, outcome.expect.value
     if low is None or high is None or (band.high is not None and not math.isfinite(high)):
         return []
     ends = [f"{number(low)} or less"] if band.low is not None else []
     ends += [f"{number(high)} or more"] if band.high is not None else []
-    text = f"These {found.jobs} jobs pass if the band ends at {' and '.join(ends)}"
+    text = f"These {judgement.jobs} jobs pass if the band ends at {' and '.join(ends)}"
     if documented is not None:
         # Rounded up, so that the tolerance printed is wide enough.
         off = [1 - low / documented] * (band.low is not None) + [high / documented - 1] * (band.high is not None)
         tolerance = math.ceil(1000 * max(off)) / 1000
         text += f" (tolerance = {tolerance:g})" if tolerance < 1 else ""
-        narrow = math.floor(1000 * abs(found.value / documented - 1)) / 1000
+        narrow = math.floor(1000 * abs(judgement.value / documented - 1)) / 1000
         if not low <= documented <= high and narrow > 0:
             text += f"; they fail with tolerance = {narrow:g}"
     return [f"{text}."]
@@ -253,7 +254,7 @@ def outcomes_object(outcomes: Sequence[FigureVerdict], study: str) -> list[Figur
             "expect": to_json_object(outcome.expect),
             "band": _band(outcome.band),
             "configuration": label(outcome.expect.at),
-            "selection": f"{study}/{outcome.cell}",
+            "selection": f"{study}/{outcome.configuration}",
             "verdict": outcome.verdict,
             "why": outcome.why,
             "figure": _judged(outcome),
@@ -295,7 +296,9 @@ def _band(band: Band) -> BandData:
 
 def _judged(outcome: FigureVerdict) -> FigureData:
     """Return the figure that was compared with a band."""
-    found = outcome.judgement
-    if found is None:
+    judgement = outcome.judgement
+    if judgement is None:
         return number_object(None, None, None, None, unit=outcome.unit, jobs=0) | {"reason": outcome.why}
-    return number_object(found.value, found.low, found.high, found.level, unit=outcome.unit, jobs=found.jobs)
+    return number_object(
+        judgement.value, judgement.low, judgement.high, judgement.level, unit=outcome.unit, jobs=judgement.jobs
+    )

@@ -45,10 +45,10 @@ def _take_ranks_from_slurm() -> None:
         # Slurm's short form: 4(x2),3 is 4, 4 and 3 tasks.
         text, tasks = os.environ["SLURM_STEP_TASKS_PER_NODE"], []
         for entry in text.split(","):
-            found = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", entry)
-            if found is None:
-                raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {text[:200]!r}")
-            tasks += [int(found[1])] * int(found[2] or 1)
+            match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", entry)
+            if match is None:
+                raise ValueError(f'SLURM_STEP_TASKS_PER_NODE is "{text[:200]}"')
+            tasks += [int(match[1])] * int(match[2] or 1)
         local_world = tasks[node]
     except (KeyError, ValueError, IndexError) as error:
         sys.exit(f"no rank in Slurm's variables ({error}): start with srun, or leave out --ranks-from")

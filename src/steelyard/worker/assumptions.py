@@ -271,18 +271,18 @@ def check_profiler(bench: Bench) -> AssumptionCheck:
         faults.append(f"a kernel of {1e3 * by_events_s:.4g} ms takes {1e3 * by_profiler_s:.4g} ms for the profiler")
     names = [name for name, *_ in seen]
     copied, reason = device.seen(copy)
-    found = [name for name, *_ in copied or ()]
-    if all(map(computes, found)):
-        faults.append(f"a copy from the host is not recognised by its name ({reason or ', '.join(found)[:MAX_TEXT]})")
+    others = [name for name, *_ in copied or ()]
+    if all(map(computes, others)):
+        faults.append(f"a copy from the host is not recognised by its name ({reason or ', '.join(others)[:MAX_TEXT]})")
     told = "the name of a copy is recognised; that of communication was not checked"
     if (reduce := bench.all_reduce()) is not None:
         reduced = [name for name, *_ in device.seen(reduce)[0] or ()]
-        found += reduced
+        others += reduced
         told = "names of copies and communication are recognised"
         if all(map(computes, reduced)):
             faults.append(f"communication is not recognised by its name ({', '.join(reduced)[:MAX_TEXT]})")
     good = f"the profiler sees kernels and agrees with events (ratio {numbers['ratio']:.3f}); {told}"
-    return _judge("profiler", faults, good, numbers, dict.fromkeys(names + found))
+    return _judge("profiler", faults, good, numbers, dict.fromkeys(names + others))
 
 
 def check_memory(bench: Bench) -> AssumptionCheck:
@@ -298,7 +298,7 @@ def check_memory(bench: Bench) -> AssumptionCheck:
     except Exception as error:  # noqa: BLE001 -- which class it is differs between devices
         message = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_TEXT]
         if failure(error, RunSpec(run_id="memory", configuration="memory")).code != "out_of_memory":
-            faults.append(f"a device without memory says {message!r}, which is not recognised as out of memory")
+            faults.append(f'a device without memory says "{message}", which is not recognised as out of memory')
     device.forget_memory()
     held_bytes = min(HELD_BYTES, int(total) // 4)
     held = bench.allocate(held_bytes)

@@ -68,7 +68,7 @@ def entry(name: str, options: dict[str, Any]) -> dict[str, Any]:
     valid = ", ".join(known) or "none"
     problems = [Problem(f"model.{option}", "unknown option", valid) for option in options if option not in known]
     if problems:
-        raise InputError(f"the workload {name!r} has no such option", problems=tuple(problems))
+        raise InputError(f"the workload {name} has no such option", problems=tuple(problems))
     facts = getattr(build, "about", None) or About(family="test", title="from another package")
     given = {"given": options} if options else {}
     return {**_describe(facts), "options": known, **given, **_counts(partial(build, **options))}

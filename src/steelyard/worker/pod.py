@@ -289,7 +289,9 @@ class PodTeam:
                 if self.index:
                     other.sendall(message)
                 if (answer := _line(other)) != message:
-                    raise OSError(f"it sent {answer[:40]!r} instead of {message!r}")
+                    raise OSError(
+                        f'it sent "{answer[:40].decode(errors="replace")}" instead of "{message.decode().strip()}"'
+                    )
             for other in self._others if not self.index else []:
                 other.sendall(message)
         except OSError as error:
@@ -566,13 +568,13 @@ def _end(process: subprocess.Popen[bytes], mark: str, grace_s: float, *, ended: 
 
 def _marked(mark: str) -> list[int]:
     """Return the processes whose environment has this mark."""
-    found, wanted = [], f"{LAUNCH_MARK}={mark}".encode()
+    numbers, wanted = [], f"{LAUNCH_MARK}={mark}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+                    numbers.append(int(entry.name))
+    return numbers
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------

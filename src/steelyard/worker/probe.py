@@ -90,27 +90,27 @@ def meaning(text: str) -> tuple[str, str]:
 
 def probe() -> dict[str, Any]:
     """Return what was found. Errors of torch are part of the result, never raised."""
-    found: dict[str, Any] = {"python": platform.python_version(), "facts": {}, "error": None, "devices": []}
+    answer: dict[str, Any] = {"python": platform.python_version(), "facts": {}, "error": None, "devices": []}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         begin_s = time.monotonic()
         try:
             torch: Any = importlib.import_module("torch")
-            found["import_s"] = time.monotonic() - begin_s
-            found["facts"] = torch_facts()
-            found["devices"] = [_device(torch, "cpu", 0)]
+            answer["import_s"] = time.monotonic() - begin_s
+            answer["facts"] = torch_facts()
+            answer["devices"] = [_device(torch, "cpu", 0)]
             for family in ACCELERATORS:
                 if available(torch, family):
                     count = ask(getattr(getattr(torch, family), "device_count", int))
-                    found["devices"] += [_device(torch, family, index) for index in range(count or 1)]
-            found["unavailable"] = _why_not(torch)
+                    answer["devices"] += [_device(torch, family, index) for index in range(count or 1)]
+            answer["unavailable"] = _why_not(torch)
         except (Exception, SystemExit) as error:  # noqa: BLE001 -- a broken torch is a result
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"[:MAX_TEXT]
             cause, fix = meaning(text)
-            found["error"] = {"text": text, "meaning": cause, "fix": fix}
-    found["warnings"] = list(dict.fromkeys(str(warning.message)[:MAX_TEXT] for warning in caught))[:20]
-    return found
+            answer["error"] = {"text": text, "meaning": cause, "fix": fix}
+    answer["warnings"] = list(dict.fromkeys(str(warning.message)[:MAX_TEXT] for warning in caught))[:20]
+    return answer
 
 
 def _device(torch: Any, family: str, index: int) -> dict[str, Any]:

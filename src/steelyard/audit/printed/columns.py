@@ -151,7 +151,7 @@ def _settle_batch(columns: list[PrintedColumn], layout: TableLayout) -> None:
 
 
 def _is_proportional(layout: TableLayout, devices: int, batch: int) -> bool:
-    found = set()
+    ratios = set()
     counts = set()
     for row in layout.cells[:200]:
         try:
@@ -159,9 +159,9 @@ def _is_proportional(layout: TableLayout, devices: int, batch: int) -> bool:
         except UnreadableError:
             continue
         if count > 0:
-            found.add(round(size / count, 9))
+            ratios.add(round(size / count, 9))
             counts.add(count)
-    return len(counts) > 1 and len(found) == 1
+    return len(counts) > 1 and len(ratios) == 1
 
 
 def _settle_units(columns: list[PrintedColumn], layout: TableLayout) -> None:
@@ -191,13 +191,13 @@ def _settle_units(columns: list[PrintedColumn], layout: TableLayout) -> None:
 
 
 def _sample(layout: TableLayout, index: int) -> list[Printed]:
-    found = []
+    numbers = []
     for row in layout.cells[:500]:
         try:
-            found.append(read_number(row[index]))
+            numbers.append(read_number(row[index]))
         except UnreadableError:
             continue
-    return found
+    return numbers
 
 
 def _settle_ratio(column: PrintedColumn, reads: list[Printed]) -> None:
@@ -218,7 +218,7 @@ def _settle_ratio(column: PrintedColumn, reads: list[Printed]) -> None:
 
 def _caption_units(caption: str) -> dict[str, Unit]:
     """Return units that the caption states, such as `(images/s)` or `in ms`, by kind; not where it states two."""
-    found: dict[str, Unit] = {}
+    units: dict[str, Unit] = {}
     twice: set[str] = set()
     texts = re.findall(r"[(\[]([^()\[\]]{1,30})[)\]]", caption)
     texts += re.findall(r"\bin ([A-Za-z$µ%]+(?:(?:/| per )[A-Za-z]+){0,2})", caption)
@@ -227,9 +227,9 @@ def _caption_units(caption: str) -> dict[str, Unit]:
         known = unit_of(unit.name) if unit is not None else None
         if unit is None or known is None or known[0] == "ratio":
             continue
-        if found.setdefault(known[0], unit).name != unit.name:
+        if units.setdefault(known[0], unit).name != unit.name:
             twice.add(known[0])
-    return {kind: unit for kind, unit in found.items() if kind not in twice}
+    return {kind: unit for kind, unit in units.items() if kind not in twice}
 
 
 def _settle_repeats(columns: list[PrintedColumn]) -> None:
@@ -251,4 +251,4 @@ def _settle_repeats(columns: list[PrintedColumn]) -> None:
         if first is not column and column.setting == "parallel":
             column.setting = "options"
         elif first is not column:
-            column.reason = f"a second column for {key[0]}, after {first.heading.text!r}"
+            column.reason = f'a second column for {key[0]}, after "{first.heading.text}"'

@@ -22,22 +22,22 @@ def find_grids(text: str, name: str) -> list[Found]:
         raise InputError(f"{name} has more than {MAX_LINES:,} lines", next_step="paste only its tables")
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
     if suffix == "tex" or (suffix not in ("csv", "tsv", "html", "htm") and "\\begin{tabular" in text):
-        found = latex_grids(text)
+        grids = latex_grids(text)
     elif suffix in ("html", "htm"):
-        found = html_grids(text)
+        grids = html_grids(text)
     elif suffix in ("csv", "tsv"):
-        found = _csv(text, name)
+        grids = _csv(text, name)
     else:
-        found = [*_markdown(text.splitlines()), *(html_grids(text) if "<table" in text.lower() else [])]
-        if not found and suffix not in ("md", "markdown", "rst"):
-            found = _csv(text, name)
-    if len(found) > MAX_TABLES:
+        grids = [*_markdown(text.splitlines()), *(html_grids(text) if "<table" in text.lower() else [])]
+        if not grids and suffix not in ("md", "markdown", "rst"):
+            grids = _csv(text, name)
+    if len(grids) > MAX_TABLES:
         raise InputError(
-            f"{name} has {len(found)} tables; at most {MAX_TABLES} are allowed", next_step="paste those you need"
+            f"{name} has {len(grids)} tables; at most {MAX_TABLES} are allowed", next_step="paste those you need"
         )
-    if sum(len(entry.grid.cells) * _width(entry.grid) for entry in found) > MAX_CELLS:
+    if sum(len(entry.grid.cells) * _width(entry.grid) for entry in grids) > MAX_CELLS:
         raise InputError(f"{name} has more than {MAX_CELLS:,} cells", next_step="paste only the tables you need")
-    return [Found(entry.grid, entry.lines, number) for number, entry in enumerate(found)]
+    return [Found(entry.grid, entry.lines, number) for number, entry in enumerate(grids)]
 
 
 def _width(grid: Grid) -> int:
@@ -46,7 +46,7 @@ def _width(grid: Grid) -> int:
 
 def _markdown(lines: list[str]) -> list[Found]:
     """Find pipe tables: a line of headings, a line of dashes, and lines of cells."""
-    found: list[Found] = []
+    grids: list[Found] = []
     end = 0
     number = 1
     while number < len(lines):
@@ -67,8 +67,8 @@ def _markdown(lines: list[str]) -> list[Found]:
             number += 1
         end = number
         rows = shape([headings, *body])
-        found.append(Found(Grid(caption, (rows[0],), tuple(rows[1:])), tuple(at)))
-    return found
+        grids.append(Found(Grid(caption, (rows[0],), tuple(rows[1:])), tuple(at)))
+    return grids
 
 
 def _split_pipes(line: str) -> list[str]:

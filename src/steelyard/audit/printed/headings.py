@@ -49,9 +49,19 @@ _QUANTILE = re.compile(
     re.IGNORECASE,
 )
 _AGGREGATE = {
-    "mean": "mean", "avg": "mean", "avg.": "mean", "average": "mean", "median": "median", "min": "min",
-    "minimum": "min", "max": "max", "maximum": "max", "std": "std", "stdev": "std", "standard deviation": "std",
-}  # fmt: skip
+    "mean": "mean",
+    "avg": "mean",
+    "avg.": "mean",
+    "average": "mean",
+    "median": "median",
+    "min": "min",
+    "minimum": "min",
+    "max": "max",
+    "maximum": "max",
+    "std": "std",
+    "stdev": "std",
+    "standard deviation": "std",
+}
 _AGGREGATED = re.compile(r"\b(" + "|".join(sorted(map(re.escape, _AGGREGATE), key=len, reverse=True)) + r")(?![a-z])")
 _MACHINE = re.compile(
     r"(?:nvidia |amd |intel |google |tesla )*"
@@ -97,8 +107,8 @@ class Heading:
 
 def precision_of(text: str) -> str:
     """Return the precision that a text names, such as `mixed` for Mixed Precision; empty if none or several."""
-    found = [_canonical(match[0]) for match in _PRECISION.finditer(text)]
-    return found[0] if len(set(found)) == 1 else ""
+    precisions = [_canonical(match[0]) for match in _PRECISION.finditer(text)]
+    return precisions[0] if len(set(precisions)) == 1 else ""
 
 
 def machine_of(text: str) -> str:
@@ -120,7 +130,7 @@ def understand(text: str) -> Heading:
         return replace(made, reason="no heading")
     if direct := _whole(words, made):
         return direct
-    groups = [found.strip() for found in _GROUP.findall(words)]
+    groups = [inner.strip() for inner in _GROUP.findall(words)]
     rest = _GROUP.sub(" ", words).strip()
     if (direct := _whole(rest, made)) and direct.unit and [unit_spelled(group) for group in groups] == [direct.unit]:
         return direct
@@ -160,7 +170,7 @@ def _combine(made: Heading, rest: str, extras: list[str], unit: Unit | None) -> 
     """Take precision, scope and percentile out of the words, and look the others up; `extras` were in parentheses."""
     everything = f"{rest} ({') ('.join(extras)})" if extras else rest
     pair = _pair_of(everything)
-    precisions = [_canonical(found[0]) for found in _PRECISION.finditer(everything)]
+    precisions = [_canonical(match[0]) for match in _PRECISION.finditer(everything)]
     extras = [left for extra in extras if (left := _strip(_PRECISION.sub(" ", extra)))]
     rest, extras, scope = _take_scope(_PRECISION.sub(" ", rest), extras)
     if len(set(precisions)) == 1 and not extras:
@@ -183,7 +193,7 @@ def _combine(made: Heading, rest: str, extras: list[str], unit: Unit | None) -> 
         unit, extras = Unit(_COUNTS[extras[0]]), []
     strange = _unknown_unit(metric, extras)
     if not metric or strange:
-        return replace(made, reason=f"{strange!r} is not a known unit" if metric else "not known")
+        return replace(made, reason=f"{strange} is not a known unit" if metric else "not known")
     labels += extras
     if metric in _TIMED and not quantile:
         labels, quantile = _quantile_label(labels)
@@ -192,10 +202,10 @@ def _combine(made: Heading, rest: str, extras: list[str], unit: Unit | None) -> 
 
 def _take_scope(rest: str, extras: list[str]) -> tuple[str, list[str], str]:
     """Return the texts without `per GPU` or `/ node`, and the scope that it names."""
-    found = next((match for text in (rest, *extras) for match in _SCOPE.finditer(text)), None)
-    if found is None:
+    scope = next((match for text in (rest, *extras) for match in _SCOPE.finditer(text)), None)
+    if scope is None:
         return rest, extras, ""
-    word = (found["word"] or found["first"]).lower()
+    word = (scope["word"] or scope["first"]).lower()
     left = [short for extra in extras if (short := _strip(_SCOPE.sub(" ", extra)))]
     return _SCOPE.sub(" ", rest), left, "device" if word in spellings.DEVICE_WORDS else "node"
 
@@ -281,9 +291,9 @@ def _as_speedup(
     if pair is not None:
         return f"{over}_over_precision", pair[0], [pair[1]], labels
     for label in labels:
-        found = re.fullmatch(r"(?:vs\.?|over|relative to|compared to|against)\s+(.{1,40})", label, re.IGNORECASE)
-        if found and machine_of(found[1]):
-            return f"{over}_over_system", found[1].strip(), precisions, [other for other in labels if other != label]
+        match = re.fullmatch(r"(?:vs\.?|over|relative to|compared to|against)\s+(.{1,40})", label, re.IGNORECASE)
+        if match and machine_of(match[1]):
+            return f"{over}_over_system", match[1].strip(), precisions, [other for other in labels if other != label]
         sides = [side.strip() for side in _FORWARD.split(label)]
         if len(sides) == 2 and all(machine_of(side) for side in sides):
             return f"{over}_over_system", sides[0], precisions, [sides[1], *(e for e in labels if e != label)]
@@ -332,10 +342,10 @@ def _find_phrase(text: str) -> tuple[str, list[str], Unit | None]:
 
 def _take_quantile(text: str) -> tuple[str, str]:
     """Return the text without its percentile or average, and its name: `p99`, `mean`."""
-    found = _QUANTILE.search(text)
-    if found is not None:
-        digits = found["p"] or found["percent"] or "99.9"
-        return text[: found.start()] + " " + text[found.end() :], f"p{digits.replace('.', '_')}"
+    quantile = _QUANTILE.search(text)
+    if quantile is not None:
+        digits = quantile["p"] or quantile["percent"] or "99.9"
+        return text[: quantile.start()] + " " + text[quantile.end() :], f"p{digits.replace('.', '_')}"
     aggregate = _AGGREGATED.search(text.lower())
     if aggregate is None:
         return text, ""
@@ -353,11 +363,11 @@ def _quantile_label(labels: list[str]) -> tuple[list[str], str]:
 
 def _pair_of(text: str) -> tuple[str, str] | None:
     """Return base and faster precision of `TF32 - mixed precision` or `FP16/FP32`; None if there are not two."""
-    found = list(_PRECISION.finditer(text))
-    if len(found) != 2:
+    matches = list(_PRECISION.finditer(text))
+    if len(matches) != 2:
         return None
-    between = text[found[0].end() : found[1].start()]
-    first, second = (_canonical(match[0]) for match in found)
+    between = text[matches[0].end() : matches[1].start()]
+    first, second = (_canonical(match[0]) for match in matches)
     if first == second:
         return None
     if _WIDTHS.get(first, 0) != _WIDTHS.get(second, 0) and (

@@ -16,6 +16,8 @@ _RULES = re.compile(
     r"|specialrule|endhead|endfirsthead|endfoot|endlastfoot|morecmidrules)"
     r"(?![A-Za-z])(?:\([^()]{0,20}\)|\[[^\[\]]{0,40}\]|\{[^{}]{0,60}\})*"
 )
+# \captionsetup is none; \captionof names a kind first.
+_CAPTION = re.compile(r"\\caption(?:of\s*\{\w*\})?\*?\s*(?=[\[{])")
 _MIDRULE = re.compile(r"\\midrule(?![A-Za-z])(?:\[[^\[\]]{0,40}\])?")
 _FONTS = (
     "textbf", "textit", "textrm", "textsf", "texttt", "textsc", "emph", "underline", "mathbf", "mathrm", "mathit",
@@ -53,7 +55,7 @@ MAX_DEPTH = 12
 def latex_grids(text: str) -> list[Found]:
     """Return the tables of a LaTeX source, each with the caption nearest to it."""
     text = _COMMENT.sub("", text)
-    found: list[Found] = []
+    grids: list[Found] = []
     end = 0
     begins = list(islice(_BEGIN.finditer(text), 4 * MAX_TABLES + 1))
     if len(begins) > 4 * MAX_TABLES:
@@ -70,9 +72,9 @@ def latex_grids(text: str) -> list[Found]:
             caption = _find_caption(text[max(end, begin.start() - 3000) : begin.start()], last=True) or _find_caption(
                 text[stop : min(after.start() if after else len(text), stop + 3000)], last=False
             )
-            found.append(Found(Grid(caption, grid.headings, grid.cells), lines))
+            grids.append(Found(Grid(caption, grid.headings, grid.cells), lines))
         end = stop
-    return found
+    return grids
 
 
 def _find_end(text: str, at: int, name: str) -> int:
@@ -116,9 +118,19 @@ def _close(text: str, at: int) -> int:
     return len(text)
 
 
+def _after_short(text: str, at: int) -> int:
+    """Skip the short caption in brackets, which may have braces of its own; return where the caption begins."""
+    if text[at] == "[":
+        while at < len(text) and text[at] != "]":
+            at = _close(text, at) + 1 if text[at] == "{" else at + 1
+    return text.find("{", at)
+
+
 def _find_caption(text: str, *, last: bool) -> str:
-    found = text.rfind("\\caption") if last else text.find("\\caption")
-    brace = text.find("{", found) if found >= 0 else -1
+    captions = list(_CAPTION.finditer(text))
+    if not captions:
+        return ""
+    brace = _after_short(text, captions[-1 if last else 0].end())
     return to_text(text[brace + 1 : _close(text, brace)][: 2 * MAX_CAPTION])[:MAX_CAPTION] if brace >= 0 else ""
 
 
@@ -161,18 +173,18 @@ def _split_rows(body: str, line: int) -> list[tuple[str, int]]:
     rows: list[tuple[str, int]] = []
     depth = begin = position = inner = 0
     while position < len(body):
-        found = _MARK.search(body, position)
-        if found is None:
+        mark = _MARK.search(body, position)
+        if mark is None:
             break
-        position = found.end()
-        if found["row"] is not None and depth <= 0 and inner <= 0:
-            rows.append((body[begin : found.start()], line))
+        position = mark.end()
+        if mark["row"] is not None and depth <= 0 and inner <= 0:
+            rows.append((body[begin : mark.start()], line))
             line += body.count("\n", begin, position)
             begin = position
-        elif found["brace"] is not None:
-            depth += 1 if found["brace"] == "{" else -1
-        elif found["begin"] is not None:
-            inner += 1 if found["begin"] == "begin" else -1
+        elif mark["brace"] is not None:
+            depth += 1 if mark["brace"] == "{" else -1
+        elif mark["begin"] is not None:
+            inner += 1 if mark["begin"] == "begin" else -1
     rows.append((body[begin:], line))
     return [(row, at + row.count("\n", 0, len(row) - len(row.lstrip()))) for row, at in rows]
 
@@ -197,12 +209,12 @@ def _read_cell(text: str) -> tuple[str, int, int]:
     """Return the text of a cell, and over how many columns and rows it reaches."""
     across = down = 1
     for _ in range(4):
-        found = _SPAN.match(text.strip())
-        if not found:
+        span = _SPAN.match(text.strip())
+        if not span:
             break
         text = text.strip()
         parts: list[str] = []
-        at = found.end()
+        at = span.end()
         while len(parts) < 3 and at < len(text):
             if text[at] == "[":
                 at = text.find("]", at) + 1 or len(text)
@@ -217,7 +229,7 @@ def _read_cell(text: str) -> tuple[str, int, int]:
         if len(parts) < 3:
             break
         count = min(abs(int(parts[0])), 10_000) if re.fullmatch(r"-?\d{1,4}", parts[0].strip()) else 1
-        if found[1] == "multicolumn":
+        if span[1] == "multicolumn":
             across = max(1, count)
         else:
             down = max(1, count)

@@ -58,16 +58,16 @@ class TableReading:
 def read_printed(text: str, name: str, maps: Iterable[str] = (), platforms: tuple[Platform, ...] = ()) -> TableReading:
     """Read every table with figures in a text; raise InputError if there is none."""
     chosen = _parse_maps(maps)
-    found = find_grids(text, name)
-    if not found:
+    grids = find_grids(text, name)
+    if not grids:
         raise InputError(
             f"{name} has no table", next_step="paste a Markdown, CSV, LaTeX or HTML table with a line of headings"
         )
-    book = ReadRows(name, len(found) > 1)
+    book = ReadRows(name, len(grids) > 1)
     used: set[str] = set()
     meanings: list[Meaning] = []
     skipped: list[str] = []
-    for entry in found:
+    for entry in grids:
         layout = lay_out(entry, chosen)
         columns = understand_columns(layout, chosen, used)
         settle(columns, layout)
@@ -79,16 +79,16 @@ def read_printed(text: str, name: str, maps: Iterable[str] = (), platforms: tupl
             meanings += _tell(columns, entry.number + 1 if book.several else 0)
         else:
             skipped.append(_title(entry, layout))
-    _check_maps(chosen, used, found)
+    _check_maps(chosen, used, grids)
     if not book.rows:
-        raise _nothing_read(book, found)
+        raise _nothing_read(book, grids)
     table = RowTable(name, tuple(book.rows), platforms, tuple(book.grids))
     return TableReading(table, tuple(meanings), tuple(book.refused), book.more, tuple(skipped))
 
 
-def _nothing_read(book: ReadRows, found: list[Found]) -> InputError:
-    names = [text for entry in found for text in join_headings(entry.grid.headings) if text]
-    shown = ", ".join(repr(text[:MAX_SHOWN]) for text in names[:8]) + (", ..." if len(names) > 8 else "")
+def _nothing_read(book: ReadRows, grids: list[Found]) -> InputError:
+    names = [text for entry in grids for text in join_headings(entry.grid.headings) if text]
+    shown = ", ".join(f'"{text[:MAX_SHOWN]}"' for text in names[:8]) + (", ..." if len(names) > 8 else "")
     problems = book.refused[:3]
     return InputError(
         f"{book.name} has no figures that steelyard understands; its headings are {shown or 'empty'}",
@@ -101,37 +101,37 @@ def _parse_maps(maps: Iterable[str]) -> dict[str, Heading]:
     """Parse `Heading=metric[unit]`, `Heading=setting` and `Heading=ignore`."""
     chosen: dict[str, Heading] = {}
     for text in maps:
-        found = _MAP.fullmatch(text)
-        if found is None:
+        match = _MAP.fullmatch(text)
+        if match is None:
             raise InputError(
-                f"--map {text!r} is not Heading=meaning", next_step='such as --map "Speed=throughput[images/s]"'
+                f'--map "{text}" is not Heading=meaning', next_step='such as --map "Speed=throughput[images/s]"'
             )
-        chosen[folded(found["heading"])] = _mapped(text, found["heading"], found["name"], found["unit"])
+        chosen[folded(match["heading"])] = _mapped(text, match["heading"], match["name"], match["unit"])
     return chosen
 
 
 def _mapped(text: str, heading: str, name: str, unit: str | None) -> Heading:
     known, kind = unit_of(unit) if unit is not None else None, metric_kind(name)
     if unit is not None and known is None:
-        raise InputError(f"--map {text!r}: unknown unit {unit!r}", next_step=f"known units: {known_units()}")
+        raise InputError(f'--map "{text}": unknown unit "{unit}"', next_step=f"known units: {known_units()}")
     if known is not None and kind is not None and known[0] != kind:
-        raise InputError(f"--map {text!r}: {name} cannot be in {unit}")
+        raise InputError(f"--map {text}: {name} cannot be in {unit}")
     if name == "ignore":
         return Heading(heading, reason="by --map")
     if name in SETTINGS:
         return Heading(heading, setting=name)
     if kind is None and unit is None and (near := nearest(name, [*METRICS, *SETTINGS])) and near != name:
-        raise InputError(f"--map {text!r}: unknown meaning {name!r}", next_step=f"did you mean {near}?")
+        raise InputError(f'--map "{text}": unknown meaning "{name}"', next_step=f"did you mean {near}?")
     return Heading(heading, metric=name, unit=Unit(unit) if unit is not None else None)
 
 
-def _check_maps(chosen: Mapping[str, Heading], used: set[str], found: list[Found]) -> None:
+def _check_maps(chosen: Mapping[str, Heading], used: set[str], grids: list[Found]) -> None:
     for key, heading in chosen.items():
         if key not in used:
-            known = [text for entry in found for text in join_headings(entry.grid.headings)]
+            known = [text for entry in grids for text in join_headings(entry.grid.headings)]
             near = nearest(heading.text[:MAX_SHOWN], known)
-            step = f"did you mean {near!r}?" if near else f"the headings are {', '.join(map(repr, known[:8]))}"
-            raise InputError(f"--map: no heading {heading.text!r}", next_step=step)
+            step = f'did you mean "{near}"?' if near else f"the headings are {', '.join(known[:8])}"
+            raise InputError(f'--map: no heading "{heading.text}"', next_step=step)
 
 
 def _title(entry: Found, layout: TableLayout) -> str:

@@ -154,7 +154,7 @@ class _RowReader:
             where[name] = (self.grid, *position)
 
     def _read_settings(self, cells: tuple[str, ...], group: Group, line: int) -> tuple[dict[str, Setting], Where]:
-        found: dict[str, Setting] = {}
+        settings: dict[str, Setting] = {}
         where: Where = {}
         options: list[str] = []
         for column in self.settings:
@@ -164,7 +164,7 @@ class _RowReader:
             name = column.heading.text
             text = _own_value(text, column.heading.listed, group)
             if text[:1] in FORMULA or len(text) > MAX_SETTING:
-                raise BadSettingError(name, f"{text[:MAX_SHOWN]!r} is a formula or too long", "a name or a number")
+                raise BadSettingError(name, f'"{text[:MAX_SHOWN]}" is a formula or too long', "a name or a number")
             if column.setting == "options":
                 options.append(text if name.lower() in _UNNAMED else f"{name} {text}")
                 continue
@@ -173,15 +173,15 @@ class _RowReader:
                     column.setting: read_setting(column.setting, text, comma=self.comma)
                 }
             except UnreadableError as error:
-                raise BadSettingError(name, f"{text[:MAX_SHOWN]!r}: {error}", "a whole number") from None
+                raise BadSettingError(name, f'"{text[:MAX_SHOWN]}": {error}', "a whole number") from None
             for key, value in stated.items():
                 # A column of this group counts before one for all groups.
-                if column.group or key not in found:
-                    found[key] = value
+                if column.group or key not in settings:
+                    settings[key] = value
                     self._note_place(where, key, line, column.index)
         if options:
-            found["options"] = "; ".join(options)[:MAX_SETTING]
-        return found, where
+            settings["options"] = "; ".join(options)[:MAX_SETTING]
+        return settings, where
 
     def _read_figure(self, column: PrintedColumn, text: str, place: str) -> tuple[Amount | None, str | None]:
         """Return the figure of a cell and a status such as out_of_memory; note a cell that cannot be read."""
@@ -203,7 +203,7 @@ class _RowReader:
             heading = column.heading.text
             words = ", ".join(in_words(value) for _, value in column.group)
             group = f" ({words})" if words and words.lower() not in heading.lower() else ""
-            self.book.refuse(f"{place}, {heading}{group}", f"{text[:MAX_SHOWN]!r}: {error}", "one number, as printed")
+            self.book.refuse(f"{place}, {heading}{group}", f'"{text[:MAX_SHOWN]}": {error}', "one number, as printed")
             return None, None
 
 
@@ -232,12 +232,12 @@ def _own_value(text: str, listed: tuple[str, ...], group: Group) -> str:
 
 def _read_machines(key: str, text: str) -> dict[str, Setting]:
     """Return the devices and the accelerator of a cell such as `8x A100`; empty if it is not one."""
-    found = _COUNTED.fullmatch(text) if key in ("accelerator", "devices", "system") else None
-    if found is None:
+    match = _COUNTED.fullmatch(text) if key in ("accelerator", "devices", "system") else None
+    if match is None:
         return {}
-    name = found["name"]
+    name = match["name"]
     named: dict[str, Setting] = {} if name.lower() in DEVICE_WORDS else {"accelerator": name}
-    return {"devices": int(found["count"]), **named}
+    return {"devices": int(match["count"]), **named}
 
 
 def _drop_unreadable(figures: list[PrintedColumn], layout: TableLayout) -> None:
@@ -245,7 +245,7 @@ def _drop_unreadable(figures: list[PrintedColumn], layout: TableLayout) -> None:
     for column in figures:
         cells = [row[column.index] for row in layout.cells if not is_empty(row[column.index])]
         if cells and not any(is_number(cell) or failure(cell) for cell in cells[:500]):
-            column.reason = f"its cells are not numbers, such as {cells[0][:MAX_SHOWN]!r}"
+            column.reason = f'its cells are not numbers, such as "{cells[0][:MAX_SHOWN]}"'
             column.metric = ""
 
 
@@ -261,14 +261,14 @@ def _section_label(cells: tuple[str, ...], *, turned: bool) -> str:
 def _label_settings(label: str) -> dict[str, Setting]:
     if machine := machine_of(label):
         return {machine: label}
-    if found := precision_of(label) if len(label) < 20 else "":
-        return {"precision": found}
+    if precision := precision_of(label) if len(label) < 20 else "":
+        return {"precision": precision}
     return caption_settings(label) or {"options": label[:MAX_SETTING]}
 
 
 def caption_settings(caption: str) -> dict[str, Setting]:
     """Return what a caption plainly states as `Key: value`, if the key is the name of a setting."""
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for match in _STATED.finditer(caption):
         heading = understand(match["key"])
         value = match["value"].strip()
@@ -279,10 +279,10 @@ def caption_settings(caption: str) -> dict[str, Setting]:
             and value[:1] not in FORMULA
         ):
             try:
-                found.setdefault(heading.setting, read_setting(heading.setting, value, comma=False))
+                settings.setdefault(heading.setting, read_setting(heading.setting, value, comma=False))
             except UnreadableError:
                 continue
-    return found
+    return settings
 
 
 def _fill_down(cells: tuple[str, ...], settings: set[int], above: dict[int, str]) -> tuple[str, ...]:

@@ -194,10 +194,19 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 
 MODEL_PARALLEL = frozenset(
     {
-        "tp", "pp", "cp", "tp size", "pp size", "tensor parallel", "pipeline parallel", "tensor parallelism",
-        "pipeline parallelism", "tensor parallel size", "pipeline parallel size",
+        "tp",
+        "pp",
+        "cp",
+        "tp size",
+        "pp size",
+        "tensor parallel",
+        "pipeline parallel",
+        "tensor parallelism",
+        "pipeline parallelism",
+        "tensor parallel size",
+        "pipeline parallel size",
     }
-)  # fmt: skip
+)
 """Columns that say that one copy of a model takes several devices; its batch is then not that of a device."""
 
 PRECISIONS: dict[str, str] = {
@@ -217,7 +226,7 @@ ITEMS: dict[str, str] = {
     **dict.fromkeys(("step", "steps", "iter", "iters", "iteration", "iterations", "it", "its", "batches"), "steps"),
     **dict.fromkeys(("epoch", "epochs"), "epochs"),
     **dict.fromkeys(("request", "requests", "req", "reqs", "query", "queries"), "requests"),
-}  # fmt: skip
+}
 TIMES: dict[str, str] = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds", "sec.", "secs."), "s"),
     **dict.fromkeys(("ms", "msec", "msecs", "millisecond", "milliseconds", "msec."), "ms"),
@@ -227,16 +236,47 @@ TIMES: dict[str, str] = {
     **dict.fromkeys(("d", "day", "days"), "d"),
 }
 ENERGIES: dict[str, str] = {
-    "J": "J", "kJ": "kJ", "MJ": "MJ", "Wh": "Wh", "kWh": "kWh", "MWh": "MWh",
-    "joule": "J", "joules": "J", "Joule": "J", "Joules": "J", "KWh": "kWh", "kwh": "kWh", "KJ": "kJ", "kW h": "kWh",
-}  # fmt: skip
+    "J": "J",
+    "kJ": "kJ",
+    "MJ": "MJ",
+    "Wh": "Wh",
+    "kWh": "kWh",
+    "MWh": "MWh",
+    "joule": "J",
+    "joules": "J",
+    "Joule": "J",
+    "Joules": "J",
+    "KWh": "kWh",
+    "kwh": "kWh",
+    "KJ": "kJ",
+    "kW h": "kWh",
+}
 POWERS: dict[str, str] = {
-    "W": "W", "kW": "kW", "mW": "mW", "MW": "MW", "KW": "kW", "Watt": "W", "Watts": "W", "watt": "W", "watts": "W",
-}  # fmt: skip
+    "W": "W",
+    "kW": "kW",
+    "mW": "mW",
+    "MW": "MW",
+    "KW": "kW",
+    "Watt": "W",
+    "Watts": "W",
+    "watt": "W",
+    "watts": "W",
+}
 MEMORIES: dict[str, str] = {
-    "kB": "kB", "KB": "kB", "MB": "MB", "GB": "GB", "TB": "TB", "PB": "PB", "mb": "MB", "gb": "GB", "tb": "TB",
-    "KiB": "KiB", "MiB": "MiB", "GiB": "GiB", "TiB": "TiB",
-}  # fmt: skip
+    "kB": "kB",
+    "KB": "kB",
+    "MB": "MB",
+    "GB": "GB",
+    "TB": "TB",
+    "PB": "PB",
+    "mb": "MB",
+    "gb": "GB",
+    "tb": "TB",
+    "KiB": "KiB",
+    "MiB": "MiB",
+    "GiB": "GiB",
+    "TiB": "TiB",
+}
 MONEY: dict[str, str] = {
     "$": "$",
     "USD": "$",

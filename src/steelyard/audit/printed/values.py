@@ -33,9 +33,18 @@ _SUFFIX = re.compile(
     r"\s?(?P<suffix>[kKMGBT]|[Mm]illion|[Bb]illion|[Tt]housand|mn|bn)(?![A-Za-z/])(?P<rest>.*)", re.DOTALL
 )
 _SUFFIXES = {
-    "k": "k", "K": "k", "thousand": "k", "M": "M", "million": "M", "mn": "M", "G": "G", "B": "G", "billion": "G",
-    "bn": "G", "T": "T",
-}  # fmt: skip
+    "k": "k",
+    "K": "k",
+    "thousand": "k",
+    "M": "M",
+    "million": "M",
+    "mn": "M",
+    "G": "G",
+    "B": "G",
+    "billion": "G",
+    "bn": "G",
+    "T": "T",
+}
 _PARTS = re.compile(
     r"(?:(?P<d>[0-9]{1,5})\s?(?:d|days?))?,?\s?(?:(?P<h>[0-9]{1,5})\s?(?:h|hrs?|hours?))?,?\s?(?:and )?"
     r"(?:(?P<min>[0-9]{1,5})\s?(?:m|mins?|minutes?))?,?\s?(?:and )?(?:(?P<s>[0-9]{1,5})\s?(?:s|secs?|seconds?))?"
@@ -103,9 +112,13 @@ def unit_spelled(text: str) -> Unit | None:
         return None
     low = text.lower()
     plain: tuple[tuple[dict[str, str], str], ...] = (
-        (spellings.TIMES, low), (spellings.CLOCKS, low), (spellings.MEMORIES, text), (spellings.POWERS, text),
-        (spellings.ENERGIES, text), (spellings.MONEY, text),
-    )  # fmt: skip
+        (spellings.TIMES, low),
+        (spellings.CLOCKS, low),
+        (spellings.MEMORIES, text),
+        (spellings.POWERS, text),
+        (spellings.ENERGIES, text),
+        (spellings.MONEY, text),
+    )
     for table, key in plain:
         if key in table:
             return Unit(table[key])
@@ -151,13 +164,13 @@ def _rate_spelled(text: str) -> Unit | None:
     return Unit(f"{prefix}{item}/{per}", scope) if per else None
 
 
-def _flops_spelled(found: re.Match[str], parts: list[str], scope: str) -> Unit | None:
+def _flops_spelled(match: re.Match[str], parts: list[str], scope: str) -> Unit | None:
     """Return FLOP/s with its prefix; None if the text means an amount of work, or may mean either."""
-    prefix = "k" if found["prefix"] == "K" else found["prefix"]
+    prefix = "k" if match["prefix"] == "K" else match["prefix"]
     if len(parts) == 2:
         return Unit(f"{prefix}FLOP/s", scope) if spellings.TIMES.get(parts[1].lower()) == "s" else None
     # FLOPS is a rate by its capital S. "TFLOPs/GPU" is one too: work has no such scope.
-    rate = found["name"] == "FLOPS" or (scope != "" and found["name"].lower() == "flops")
+    rate = match["name"] == "FLOPS" or (scope != "" and match["name"].lower() == "flops")
     return Unit(f"{prefix}FLOP/s", scope) if rate and len(parts) == 1 else None
 
 
@@ -165,21 +178,21 @@ def _item_spelled(text: str) -> tuple[str | None, str]:
     """Return what is counted and the prefix before it: tokens and k for `ktok`."""
     if text.lower() in spellings.ITEMS:
         return spellings.ITEMS[text.lower()], ""
-    found = _COUNTED.fullmatch(text)
-    if found is None or not found["prefix"]:
+    match = _COUNTED.fullmatch(text)
+    if match is None or not match["prefix"]:
         return None, ""
-    return spellings.ITEMS.get(found["item"].lower()), _LETTERS.get(found["prefix"], found["prefix"])
+    return spellings.ITEMS.get(match["item"].lower()), _LETTERS.get(match["prefix"], match["prefix"])
 
 
 def _price_spelled(money: str, per: str) -> Unit | None:
     if (time := spellings.TIMES.get(per.lower())) is not None:
         return Unit(f"{money}/{time}")
-    found = _MILLIONS.fullmatch(per)
-    if found is None:
+    match = _MILLIONS.fullmatch(per)
+    if match is None:
         item, prefix = _item_spelled(per)
         return Unit(f"{money}/{prefix}{item}") if item else None
-    item, prefix = spellings.ITEMS.get(found["item"].lower()), _LETTERS.get(found["prefix"], found["prefix"])
-    thousand = found["count"] != "1"
+    item, prefix = spellings.ITEMS.get(match["item"].lower()), _LETTERS.get(match["prefix"], match["prefix"])
+    thousand = match["count"] != "1"
     if item is None or (thousand and prefix):
         return None
     return Unit(f"{money}/{'k' if thousand else prefix}{item}")
@@ -201,7 +214,7 @@ def read_number(text: str, *, decimal_comma: bool | None = False) -> Printed:
     if _PLAIN.fullmatch(text) and (plain := printed(text)) is not None:
         # Most cells of a large table.
         return Printed(text, *plain)
-    text = _TEN.sub(lambda found: f"^{{{found[0].translate(_RAISED)}}}", text)
+    text = _TEN.sub(lambda match: f"^{{{match[0].translate(_RAISED)}}}", text)
     # The 6 of 10^{6} is an exponent, not a footnote mark.
     bare = text.strip() if _EXPONENT.search(text) else _MARKS.sub("", text).strip()
     if _CLOCK.fullmatch(bare):
@@ -210,20 +223,20 @@ def read_number(text: str, *, decimal_comma: bool | None = False) -> Printed:
         return parts
     if "," in bare:
         bare = _settle_comma(bare, decimal_comma=decimal_comma)
-    found = _NUMBER.fullmatch(bare)
-    if found is None:
+    match = _NUMBER.fullmatch(bare)
+    if match is None:
         raise UnreadableError("not a number")
-    if found["sign"] == "+":
+    if match["sign"] == "+":
         raise UnreadableError("a difference, not a figure")
-    number = _digits_of(found)
+    number = _digits_of(match)
     read = printed(number) if len(number) <= MAX_NUMBER else None
     if read is None:
         raise UnreadableError("not a number")
     value, low, high = read
-    if found["about"]:
+    if match["about"]:
         low, high = value - 2 * (value - low), value + 2 * (high - value)
-    spread, prefix, rest = _read_rest(found["rest"])
-    unit = _unit_beside(found["money"], found["times"], rest)
+    spread, prefix, rest = _read_rest(match["rest"])
+    unit = _unit_beside(match["money"], match["times"], rest)
     return Printed(number, value, min(low, value - spread), max(high, value + spread), unit, prefix, spread=spread > 0)
 
 
@@ -236,12 +249,12 @@ def is_number(text: str) -> bool:
     return True
 
 
-def _digits_of(found: re.Match[str]) -> str:
+def _digits_of(match: re.Match[str]) -> str:
     """Return the digits of a number as `float` reads them, apart from thousands commas."""
-    digits = re.sub(rf"[{_THIN}]", "", found["digits"])
+    digits = re.sub(rf"[{_THIN}]", "", match["digits"])
     digits = f"0{digits}" if digits.startswith(".") else digits
-    power = (found["power"] or found["raised"] or "").replace("−", "-")
-    return ("-" if found["sign"] else "") + digits + (f"e{int(power)}" if power else "")
+    power = (match["power"] or match["raised"] or "").replace("−", "-")
+    return ("-" if match["sign"] else "") + digits + (f"e{int(power)}" if power else "")
 
 
 def _read_rest(rest: str) -> tuple[float, str, str]:
@@ -269,12 +282,12 @@ def _settle_comma(text: str, *, decimal_comma: bool | None) -> str:
         raise UnreadableError("a comma that may be a decimal point: other cells of the table use both")
     if not decimal_comma:
         return text
-    found = re.match(r"[^0-9]*[0-9.]*,[0-9]+", text)
-    if found is None:
+    match = re.match(r"[^0-9]*[0-9.]*,[0-9]+", text)
+    if match is None:
         raise UnreadableError("not a number")
-    if "," in text[found.end() :]:
+    if "," in text[match.end() :]:
         raise UnreadableError("two commas")
-    return found[0].replace(".", "").replace(",", ".") + text[found.end() :]
+    return match[0].replace(".", "").replace(",", ".") + text[match.end() :]
 
 
 def _unit_beside(money: str | None, times: str | None, rest: str) -> Unit | None:
@@ -288,13 +301,13 @@ def _unit_beside(money: str | None, times: str | None, rest: str) -> Unit | None
     if money:
         beside = unit_spelled(f"{money}{words}" if words.startswith("/") else f"{money}/{words.removeprefix('per ')}")
         if beside is None or times:
-            raise UnreadableError(f"{words!r} after the number")
+            raise UnreadableError(f'"{words}" after the number')
         return beside
     beside = unit_spelled(words)
     if beside is None or times:
         if words.lower() in spellings.DEVICE_WORDS | spellings.NODE_WORDS:
             return Unit("device" if words.lower() in spellings.DEVICE_WORDS else "node")
-        raise UnreadableError(f"{words!r} after the number")
+        raise UnreadableError(f'"{words}" after the number')
     return beside
 
 
@@ -303,16 +316,16 @@ def _read_clock(text: str) -> Printed:
     if not unit:
         # The heading must say whether these are hours and minutes or minutes and seconds.
         return Printed(text, 0.0, 0.0, 0.0, Unit(":"))
-    found = clock(text, unit)
-    if found is None:
+    seconds = clock(text, unit)
+    if seconds is None:
         raise UnreadableError("not a time")
-    return Printed(text, *found, Unit(unit))
+    return Printed(text, *seconds, Unit(unit))
 
 
 def _read_parts(text: str) -> Printed | None:
     """Read a time such as `3h 20m` or `1 day 4 hours`; None if it has fewer than two parts."""
-    found = _PARTS.fullmatch(text)
-    named = {key: int(words) for key, words in found.groupdict().items() if words is not None} if found else {}
+    match = _PARTS.fullmatch(text)
+    named = {key: int(words) for key, words in match.groupdict().items() if words is not None} if match else {}
     if len(named) < 2:
         return None
     last = next(key for key in reversed(_SECONDS) if key in named)
@@ -352,7 +365,7 @@ def to_amount(read: Printed, unit: Unit | None, kind: Kind | None) -> Amount:
 def _clock_amount(text: str, unit: Unit | None) -> Amount:
     if unit is None or unit.name not in CLOCKS:
         raise UnreadableError("h:mm or mm:ss? the heading does not say")
-    found = clock(text, unit.name)
-    if found is None:
+    seconds = clock(text, unit.name)
+    if seconds is None:
         raise UnreadableError(f"not a time in {unit.name}")
-    return Amount(*found, unit.name, text)
+    return Amount(*seconds, unit.name, text)

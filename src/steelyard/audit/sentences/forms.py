@@ -64,8 +64,11 @@ def _settle_counts(sentence: Sentence, table: RowTable) -> None:
         if item.kind != "count" or item.key in SETTINGS:
             continue
         if item.key == "any_batch":
-            keys = [key for key in ("batch", "global_batch")
-                    if any(same(row.get(key), item.values[0]) for row in table.rows)]  # fmt: skip
+            keys = [
+                key
+                for key in ("batch", "global_batch")
+                if any(same(row.get(key), item.values[0]) for row in table.rows)
+            ]
             if len(keys) != 1:
                 raise NotUnderstoodError(
                     f"{quoted(item.text)}: {'no' if not keys else 'more than one'} batch of the table"
@@ -203,15 +206,20 @@ def _pair(sentence: Sentence, table: RowTable, entry: dict[str, Any], *, swapped
     turned = swapped and entry["kind"] != "percent"
     published = str(entry.get("published", ""))
     # `Up to 3x` and `35-55 %` are about every pair.
-    if (published.startswith("up to") or "-" in published) and (len(rows_a) > 1 or len(rows_b) > 1):
+    if (published.startswith("up to") or "-" in published) and rows_a and rows_b and len(rows_a) + len(rows_b) > 2:
         keys = {item.key for item in (*sides.a, *sides.b)}
         first = rows_a[0]
-        over = [key for key in SETTINGS if key not in keys and first.get(key) is not None
-                and any(not same(row.get(key), first.get(key)) for row in rows_a)]  # fmt: skip
+        over = [
+            key
+            for key in SETTINGS
+            if key not in keys
+            and first.get(key) is not None
+            and any(not same(row.get(key), first.get(key)) for row in rows_a)
+        ]
         a, b = (selector(side) for side in ((sides.b, sides.a) if turned else (sides.a, sides.b)))
-        found = {"rows": selector(sides.both), "over": over[:10], "a": a, "b": b}
+        selectors = {"rows": selector(sides.both), "over": over[:10], "a": a, "b": b}
         words = f"{listed(a)} over {listed(b)}, by {', '.join(over)}"
-        return {**entry, **found, "place": read_as(metric, words)}
+        return {**entry, **selectors, "place": read_as(metric, words)}
     a_row, b_row = like_with_like(rows_a, rows_b, sides, metric)
     return _compared(entry, metric, *((b_row, a_row) if turned else (a_row, b_row)))
 

@@ -46,8 +46,8 @@ class Sides:
 
 def apart(sentence: Sentence) -> tuple[list[Item], list[Item]]:
     """Return the counts of a sentence, and its names."""
-    found = [item for item in sentence.items if item.kind in ("name", "count")]
-    return [item for item in found if item.kind == "count"], [item for item in found if item.kind == "name"]
+    items = [item for item in sentence.items if item.kind in ("name", "count")]
+    return [item for item in items if item.kind == "count"], [item for item in items if item.kind == "name"]
 
 
 def sides_of(sentence: Sentence) -> Sides | None:
@@ -101,8 +101,8 @@ def refuse_loose(rows: Iterable[Row], sides: Sides) -> None:
 
 def rivals(table: RowTable, item: Item) -> list[Setting]:
     """Return the other values that the table has of a setting."""
-    found = dict.fromkeys(value_of(row, item.key) for row in table.rows)
-    return [value for value in found if value is not None and not any(same(value, own) for own in item.values)]
+    values = dict.fromkeys(value_of(row, item.key) for row in table.rows)
+    return [value for value in values if value is not None and not any(same(value, own) for own in item.values)]
 
 
 def value_of(row: Row, key: str) -> Setting | None:
@@ -113,14 +113,14 @@ def value_of(row: Row, key: str) -> Setting | None:
 def fitting(rows: Iterable[Row], items: Sequence[Item]) -> list[Row]:
     """Return the rows that have all values; raise if there are none."""
     every = list(rows)
-    found = [
+    matching = [
         row
         for row in every
         if all(any(same(value_of(row, item.key), value) for value in item.values) for item in items)
     ]
-    if not found:
+    if not matching:
         raise NotUnderstoodError(f"no row has {', '.join(f'{item.key} {item.text}' for item in items) or 'figures'}")
-    return found
+    return matching
 
 
 def only(rows: Sequence[Row], named: Sequence[Item]) -> Row:
@@ -206,9 +206,9 @@ def selector(items: Iterable[Item]) -> dict[str, Setting]:
 
 def selector_of(row: Row) -> dict[str, Setting]:
     """Return a selector for exactly this row: all that it states."""
-    found = {key: value for key, value in row.settings.items() if len(str(value)) <= LONGEST}
-    found |= {"table": row.table} if row.table else {}
-    return dict([*found.items()][:40])
+    settings = {key: value for key, value in row.settings.items() if len(str(value)) <= LONGEST}
+    settings |= {"table": row.table} if row.table else {}
+    return dict([*settings.items()][:40])
 
 
 def tell(row: Row, other: Row) -> str:
@@ -217,9 +217,9 @@ def tell(row: Row, other: Row) -> str:
     return listed({key: row.settings[key] for key in keys[:3]}) or row.place
 
 
-def listed(found: Mapping[str, Setting]) -> str:
+def listed(settings: Mapping[str, Setting]) -> str:
     """Format settings: `devices 4, precision fp16`."""
-    return ", ".join(f"{key} {shown(value)}" for key, value in found.items())
+    return ", ".join(f"{key} {shown(value)}" for key, value in settings.items())
 
 
 def read_as(metric: str, words: str) -> str:

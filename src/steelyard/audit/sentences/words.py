@@ -44,13 +44,24 @@ IN_PART = ("system", "accelerator", "model", "dataset", "task", "precision", "fr
 UNITS = {"x": "x", "times": "x", "fold": "x", "-fold": "x", "%": "%", "percent": "%"}
 PER = {"s": "s", "sec": "s", "second": "s", "min": "min", "minute": "min", "h": "h", "hour": "h"}
 ITEM_WORDS = {
-    "img": "images", "imgs": "images", "image": "images", "sample": "samples", "sequence": "sequences",
-    "seq": "sequences", "seqs": "sequences", "token": "tokens", "tok": "tokens", "request": "requests",
-}  # fmt: skip
+    "img": "images",
+    "imgs": "images",
+    "image": "images",
+    "sample": "samples",
+    "sequence": "sequences",
+    "seq": "sequences",
+    "seqs": "sequences",
+    "token": "tokens",
+    "tok": "tokens",
+    "request": "requests",
+}
 SIZES = {
-    "batch": "any_batch", "global batch": "global_batch", "sequence length": "sequence_length",
-    "seq length": "sequence_length", "sequence": "sequence_length",
-}  # fmt: skip
+    "batch": "any_batch",
+    "global batch": "global_batch",
+    "sequence length": "sequence_length",
+    "seq length": "sequence_length",
+    "sequence": "sequence_length",
+}
 ABOUT = several("about around nearly almost roughly approximately ~")
 BOUNDS = ("more than", "less than", "at least", "at most", "up to", "over", "above", "under", "below", ">", "<")
 THAN = several("than over versus vs against compared relative outperforms outperform beats")
@@ -65,11 +76,16 @@ SPEED = several(
     "outperforms outperform outperformed beats"
 )
 FORM = (
-    THAN | LINEAR | SLOWER | LESS | MORE | SPEED
+    THAN
+    | LINEAR
+    | SLOWER
+    | LESS
+    | MORE
+    | SPEED
     | several("up efficiency efficient scaling scales scale scaled near nearly almost close perfect perfectly parallel")
     | several("weak strong time times throughput performance rate energy power latency epoch step mfu utilization")
     | several("utilisation per-device from to as by")
-)  # fmt: skip
+)
 SILENT = several(
     "a an the is are was were be been has have had it its this that these those and on of for with in at when using "
     "use used uses via our we can achieves achieve achieved achieving gives give gained gains gain gets get delivers "
@@ -173,11 +189,11 @@ class Names:
         spellings = (joined, *([joined.removesuffix("s")] if len(joined) > SHORT + 1 else [])) if joined else ()
         for index in (self.whole, self.parts):
             for spelling in spellings:
-                if found := index.get(spelling):
-                    keys = {key for key, _ in found}
+                if meant := index.get(spelling):
+                    keys = {key for key, _ in meant}
                     # The name of a machine often has that of its accelerator in it.
                     key = "accelerator" if keys == {"accelerator", "system"} else keys.pop() if len(keys) == 1 else ""
-                    return (key, tuple(value for its, value in found if its == key)) if key else None
+                    return (key, tuple(value for its, value in meant if its == key)) if key else None
         if len(words) == 1 and words[0].casefold() in ("single", "double", "half"):
             # A single GPU is no precision.
             return None
@@ -209,9 +225,9 @@ def _take(chunks: list[str], at: int, names: Names) -> tuple[int, list[Item]]:
     """Return how many chunks were read at a place, and what they are."""
     for many in range(min(MAX_PHRASE, len(chunks) - at), 0, -1):
         phrase = chunks[at : at + many]
-        found = names.find(phrase)
-        if found and not (many == 1 and _is_article(chunks, at)) and phrase[0].casefold() not in DEVICES | NODES:
-            return many, [Item("name", " ".join(phrase), *found)]
+        named = names.find(phrase)
+        if named and not (many == 1 and _is_article(chunks, at)) and phrase[0].casefold() not in DEVICES | NODES:
+            return many, [Item("name", " ".join(phrase), *named)]
     low = chunks[at].casefold()
     if low == "per" and chunks[at + 1 : at + 2] and chunks[at + 1].casefold() in DEVICES:
         return 2, [Item("word", "per-device")]
@@ -228,8 +244,8 @@ def _take(chunks: list[str], at: int, names: Names) -> tuple[int, list[Item]]:
     taken, items = _take_number(chunks, at, names)
     if taken:
         return taken, items
-    if low in DEVICES | NODES and (found := names.find([low])):
-        return 1, [Item("name", chunks[at], *found)]
+    if low in DEVICES | NODES and (named := names.find([low])):
+        return 1, [Item("name", chunks[at], *named)]
     if "-" in low and low not in FORM | SILENT:
         return 1, [Item("word", part) for part in low.split("-") if part]
     return 1, [Item("word", low)]
@@ -254,10 +270,10 @@ def _take_number(chunks: list[str], at: int, names: Names) -> tuple[int, list[It
         return _take_count(NUMBER_WORDS[low], chunks, at + 1, names) if counts else (0, [])
     if sized := _SIZED.fullmatch(low):
         return 1, [Item("count", low, "nodes" if sized[2] == "node" else "devices", (int(sized[1]),))]
-    found = _FIGURE.fullmatch(low)
-    if found is None:
+    match = _FIGURE.fullmatch(low)
+    if match is None:
         return 0, []
-    mark, digits, unit = found[1], found[2], found[3] or ""
+    mark, digits, unit = match[1], match[2], match[3] or ""
     if not mark and unit in ("", "x") and _is_count(digits):
         # `4xA100`, `4 A100s` and `4 GPUs` are counts; `4x on A100` is a figure.
         named = bool(names.find(chunks[at + 1 : at + 2])) and following not in SILENT
@@ -295,10 +311,10 @@ def _take_count(
     low = chunks[at].casefold() if at < len(chunks) else ""
     if low not in DEVICES | NODES:
         return 1, [Item("count", str(number), "devices", (number,), glued=True)]
-    found = names.find([low]) if low in DEVICES else None
+    named = names.find([low]) if low in DEVICES else None
     key = "nodes" if low in NODES else "devices"
-    count = Item("count", f"{number} {low}", key, (number,), glued=glued or found is not None)
-    return 2, [count, Item("name", low, *found)] if found else [count]
+    count = Item("count", f"{number} {low}", key, (number,), glued=glued or named is not None)
+    return 2, [count, Item("name", low, *named)] if named else [count]
 
 
 def _take_size(chunks: list[str], at: int) -> tuple[int, list[Item]]:

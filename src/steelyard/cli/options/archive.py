@@ -13,11 +13,16 @@ MOST_DAYS = 36_500
 def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     parser.add_argument(
-        "--older-than", type=within(number, ge=0, le=MOST_DAYS), default=0.0, metavar="DAYS",
+        "--older-than",
+        type=within(number, ge=0, le=MOST_DAYS),
+        default=0.0,
+        metavar="DAYS",
         help="leave runs that ended less than this many days ago (default: none)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--drop-raw", type=within(number, ge=0, le=MOST_DAYS), metavar="DAYS",
+        "--drop-raw",
+        type=within(number, ge=0, le=MOST_DAYS),
+        metavar="DAYS",
         help="drop the raw files of older runs; their records stay, but cannot be derived again (default: keep all)",
-    )  # fmt: skip
+    )
     add_common(parser)

@@ -14,7 +14,10 @@ def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     parser.add_argument("selection", metavar="SELECTION", help=f"the sweep: {SELECTION}")
     parser.add_argument(
-        "--share", type=within(number, gt=0, lt=1), default=SHARE, metavar="X",
+        "--share",
+        type=within(number, gt=0, lt=1),
+        default=SHARE,
+        metavar="X",
         help="the knee is where throughput reaches this share of its limit (default %(default)s)",
-    )  # fmt: skip
+    )
     add_common(parser)

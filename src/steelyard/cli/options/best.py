@@ -14,10 +14,13 @@ def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     parser.add_argument("selection", metavar="SELECTION", help=f"configurations to rank: {SELECTION}")
     parser.add_argument(
-        "--by", choices=MEASURES, default=MEASURES[0], metavar="WHAT",
+        "--by",
+        choices=MEASURES,
+        default=MEASURES[0],
+        metavar="WHAT",
         help="throughput of the job, efficiency (throughput per device), cost or energy per sample "
         "(default %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--site", metavar="SITE[:POOL]", help="for cost: the site whose prices to use (default: where the study ran)"
     )

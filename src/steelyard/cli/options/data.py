@@ -36,9 +36,12 @@ def configure(parser: Parser) -> None:
     )
     make.add_argument("--seed", type=whole, default=0, metavar="N", help="random seed (default %(default)s)")
     shards = add_action(
-        actions, "shards", "pack images into tar shards, or text into token shards",
-        "data shards imagefolder:/data/imagenet shards", "data shards books.jsonl tokens --tokenizer tokenizer.json",
-    )  # fmt: skip
+        actions,
+        "shards",
+        "pack images into tar shards, or text into token shards",
+        "data shards imagefolder:/data/imagenet shards",
+        "data shards books.jsonl tokens --tokenizer tokenizer.json",
+    )
     shards.add_argument("sources", nargs="+", metavar="SOURCE", help="imagefolder:PATH, or text files (.jsonl)")
     shards.add_argument("target", type=Path, metavar="TARGET", help="folder to write; must be empty or not exist")
     shards.add_argument(

@@ -20,9 +20,14 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--precision", metavar="NAME", help="number format")
     parser.add_argument("--devices", type=within(whole, ge=1), metavar="N", help="devices of the job")
     parser.add_argument(
-        "--set", action="append", default=[], type=stated, metavar="KEY=VALUE", dest="stated",
+        "--set",
+        action="append",
+        default=[],
+        type=stated,
+        metavar="KEY=VALUE",
+        dest="stated",
         help="any other setting, such as mode=infer; may be repeated",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--metric", default="throughput", metavar="NAME", help="figure to ask for (default %(default)s)"
     )

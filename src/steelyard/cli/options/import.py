@@ -26,8 +26,13 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--source", default="", metavar="TEXT", help="where the results were published")
     parser.add_argument(
-        "--set", action="append", default=[], type=stated, metavar="KEY=VALUE", dest="stated",
+        "--set",
+        action="append",
+        default=[],
+        type=stated,
+        metavar="KEY=VALUE",
+        dest="stated",
         help="a setting that the files do not state, such as accelerator=A100; may be repeated",
-    )  # fmt: skip
+    )
     parser.add_argument("--save", type=Path, metavar="FILE.csv", help="write the table here, and keep nothing")
     add_common(parser)

@@ -17,9 +17,12 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="folder to write the pack to")
     parser.add_argument(
-        "--scheme", action="append", default=[], metavar="NAME",
+        "--scheme",
+        action="append",
+        default=[],
+        metavar="NAME",
         help="funding scheme whose requirements to answer: a name or a file; may be repeated",
-    )  # fmt: skip
+    )
     parser.add_argument("--schemes", action="store_true", help="list the known schemes and where to put your own")
     add_kind(parser)
     parser.add_argument("--pdf", action="store_true", help="also build the PDF with pdflatex and count its pages")
@@ -33,13 +36,17 @@ def configure(parser: Parser) -> None:
         "--buffer", type=number, metavar="PERCENT", help="reserve (default: the middle of what the scheme allows)"
     )
     plan.add_argument(
-        "--failures", type=number, metavar="N",
+        "--failures",
+        type=number,
+        metavar="N",
         help="failures per 1,000 device-hours (default: as in the study; 0.02 if it ran too short a time to tell)",
-    )  # fmt: skip
+    )
     plan.add_argument(
-        "--checkpoint", type=number, metavar="MINUTES",
+        "--checkpoint",
+        type=number,
+        metavar="MINUTES",
         help="work between two checkpoints; 0: a failed job starts again (default: 0 is assumed)",
-    )  # fmt: skip
+    )
     plan.add_argument("--job-hours", type=number, metavar="H", help="longest job allowed (default: the site's limit)")
     site = parser.add_argument_group("charging")
     site.add_argument("--site", metavar="SITE[:POOL]", help="site whose rates, nodes and time limit to use")

@@ -19,16 +19,25 @@ def configure(parser: Parser) -> None:
     parser.add_argument("query", nargs="?", metavar="SQL|NAME", help="one SELECT statement, or the name of a question")
     parser.add_argument("--list", action="store_true", help="list the questions that have a name, tables and columns")
     parser.add_argument(
-        "--format", choices=FORMATS, default=FORMATS[0], metavar="FORMAT",
+        "--format",
+        choices=FORMATS,
+        default=FORMATS[0],
+        metavar="FORMAT",
         help="table, csv or parquet (default %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help="file to write (default: standard output)")
     parser.add_argument(
-        "--timeout", type=within(number, gt=0, le=86_400), default=60.0, metavar="SECONDS",
+        "--timeout",
+        type=within(number, gt=0, le=86_400),
+        default=60.0,
+        metavar="SECONDS",
         help="end a query that takes longer (default %(default)g)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--memory", type=within(whole, ge=100, le=1_000_000), default=600, metavar="MB",
+        "--memory",
+        type=within(whole, ge=100, le=1_000_000),
+        default=600,
+        metavar="MB",
         help="memory that a query may use (default %(default)s)",
-    )  # fmt: skip
+    )
     add_common(parser)

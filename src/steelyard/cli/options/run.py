@@ -22,18 +22,22 @@ LOAD_BUDGET = {"min_steps": 50, "max_seconds": 20.0}
 def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     parser.add_argument(
-        "workload", metavar="WORKLOAD",
+        "workload",
+        metavar="WORKLOAD",
         help="workload to measure (steelyard workloads lists them), or your own function: ./my.py:build",
-    )  # fmt: skip
+    )
     _add_job(parser)
     _add_tuning(parser)
     _add_data(parser)
     _add_budget(parser)
     repeats = parser.add_argument_group("repeats")
     repeats.add_argument(
-        "--repeats", type=within(whole, ge=1, le=MOST_REPEATS), default=1, metavar="N",
+        "--repeats",
+        type=within(whole, ge=1, le=MOST_REPEATS),
+        default=1,
+        metavar="N",
         help="fresh launches; three or more give an interval (default 1)",
-    )  # fmt: skip
+    )
     add_setting(repeats, RunSpec, "seed", "random seed")
     add_setting(repeats, RunSpec, "study", "study name to keep the runs under")
     parser.set_defaults(seed=RunSpec.seed, study=RunSpec.study)
@@ -44,9 +48,13 @@ def _add_job(parser: Parser) -> None:
     job = parser.add_argument_group("model and device")
     add_setting(job, RunSpec, "mode", "what to measure", default="what the workload is made for")
     job.add_argument(
-        "--model", action="append", default=[], type=assignment, metavar="KEY=VALUE",
+        "--model",
+        action="append",
+        default=[],
+        type=assignment,
+        metavar="KEY=VALUE",
         help="model option, such as size=800M; may be repeated",
-    )  # fmt: skip
+    )
     add_setting(job, RunSpec, "device", f"device family: {', '.join(plugins.BUILTIN['device'])}")
     add_setting(job, RunSpec, "devices", "devices of the job; each has a process of its own")
     add_setting(job, RunSpec, "batch", "samples per device and micro-batch")
@@ -63,9 +71,14 @@ def _add_job(parser: Parser) -> None:
     add_switch(job, "channels_last", "use the channels-last memory layout")
     add_switch(job, "deterministic", "use only algorithms that give the same bits every time")
     job.add_argument(
-        "--set", action="append", default=[], type=assignment, metavar="KEY=VALUE", dest="assignments",
+        "--set",
+        action="append",
+        default=[],
+        type=assignment,
+        metavar="KEY=VALUE",
+        dest="assignments",
         help="any other setting, such as sim.step_time_s=0.02 (steelyard explain run-spec lists them); may be repeated",
-    )  # fmt: skip
+    )
 
 
 def _add_tuning(parser: Parser) -> None:
@@ -94,17 +107,20 @@ def _add_tuning(parser: Parser) -> None:
 def _add_data(parser: Parser) -> None:
     data = parser.add_argument_group("data")
     data.add_argument(
-        "--data", metavar="SOURCE",
+        "--data",
+        metavar="SOURCE",
         help="'device' or 'host' for synthetic data made there, or FORMAT:PATH for real data; steelyard data lists the "
         f"formats (default {Loader.place})",
-    )  # fmt: skip
+    )
     add_setting(data, RunSpec, "epoch_samples", "samples per epoch", default="the whole data set")
     add_setting(data, RunSpec, "last_batch", "what to do with a last, partial batch")
     data.add_argument(
-        "--loader-workers", type=counts, metavar="N",
+        "--loader-workers",
+        type=counts,
+        metavar="N",
         help=f"loader processes per rank (default {Loader.workers}); with --mode load several counts to try (default "
         f"{','.join(map(str, LOAD_WORKERS))})",
-    )  # fmt: skip
+    )
     add_setting(data, Loader, "prefetch", "batches each loader process keeps ready")
     add_choice(data, "pin_memory", "use pinned host memory (default: on accelerators)")
 
@@ -113,28 +129,40 @@ def _add_budget(parser: Parser) -> None:
     budget = parser.add_argument_group("when to stop")
     load = LOAD_BUDGET
     add_setting(
-        budget, Budget, "min_steps", "measure at least this many steps",
+        budget,
+        Budget,
+        "min_steps",
+        "measure at least this many steps",
         default=f"{Budget.min_steps}; {load['min_steps']} with --mode load",
-    )  # fmt: skip
+    )
     add_setting(budget, Budget, "min_seconds", "measure for at least this many seconds")
     add_setting(
         budget, Budget, "rel_half_width", "measure until the half-width of the 95 % interval is this share of the mean"
     )
     add_setting(budget, Budget, "max_steps", "stop measuring after this many steps")
     add_setting(
-        budget, Budget, "max_seconds", "stop measuring after this many seconds",
+        budget,
+        Budget,
+        "max_seconds",
+        "stop measuring after this many seconds",
         default=f"{Budget.max_seconds:g}; {load['max_seconds']:g} with --mode load",
-    )  # fmt: skip
+    )
     add_setting(
-        budget, Budget, "max_extension",
+        budget,
+        Budget,
+        "max_extension",
         "measure for up to this many times --max-seconds if it is too short to judge the steady state; 1: never",
-    )  # fmt: skip
+    )
     add_setting(budget, Budget, "epochs", "run exactly this many epochs instead")
     add_setting(
         budget, Quality, "target", "train until the workload's metric reaches this value; needs --data and --epochs"
     )
     add_setting(
-        budget, Quality, "every_epochs", "epochs between evaluations", names=("--evaluate-every",),
-    )  # fmt: skip
+        budget,
+        Quality,
+        "every_epochs",
+        "epochs between evaluations",
+        names=("--evaluate-every",),
+    )
     add_setting(budget, RunSpec, "time_limit_s", "end the run after this many seconds of wall time")
     add_setting(budget, RunSpec, "hang_limit_s", "end a run that makes no progress for this many seconds")

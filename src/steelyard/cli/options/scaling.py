@@ -17,13 +17,18 @@ def configure(parser: Parser) -> None:
     )
     add_kind(parser)
     parser.add_argument(
-        "--at", type=within(whole, ge=1, le=10**9), metavar="N",
+        "--at",
+        type=within(whole, ge=1, le=10**9),
+        metavar="N",
         help="project to this many devices (default: twice the largest measured count)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--threshold", type=within(number, gt=0, le=1), default=THRESHOLD, metavar="X",
+        "--threshold",
+        type=within(number, gt=0, le=1),
+        default=THRESHOLD,
+        metavar="X",
         help="lowest acceptable efficiency (default %(default)s)",
-    )  # fmt: skip
+    )
     add_common(parser)
 
 
@@ -31,10 +36,16 @@ def add_kind(parser: Parser) -> None:
     """Add the choice between strong and weak scaling."""
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
-        "--strong", action="store_const", dest="kind", const="strong",
+        "--strong",
+        action="store_const",
+        dest="kind",
+        const="strong",
         help="strong scaling: the batch of the job is constant",
-    )  # fmt: skip
+    )
     kind.add_argument(
-        "--weak", action="store_const", dest="kind", const="weak",
+        "--weak",
+        action="store_const",
+        dest="kind",
+        const="weak",
         help="weak scaling: the batch per device is constant",
-    )  # fmt: skip
+    )

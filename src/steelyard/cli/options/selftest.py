@@ -19,25 +19,35 @@ def configure(parser: Parser) -> None:
     node = parser.add_argument_group("this node")
     which = node.add_mutually_exclusive_group()
     which.add_argument(
-        "--accelerator", action="store_true",
+        "--accelerator",
+        action="store_true",
         help="check in at most five minutes that the accelerator behaves as the measurements assume",
-    )  # fmt: skip
+    )
     which.add_argument(
-        "--hardware", action="store_true",
+        "--hardware",
+        action="store_true",
         help="watch this node idle and under load, and compare its energy sensors with each other",
-    )  # fmt: skip
+    )
     seconds = within(number, ge=1, le=3600)
     node.add_argument(
-        "--idle-s", type=seconds, default=IDLE_S, metavar="X",
+        "--idle-s",
+        type=seconds,
+        default=IDLE_S,
+        metavar="X",
         help="with --hardware: seconds to watch it idle (default %(default)g)",
-    )  # fmt: skip
+    )
     node.add_argument(
-        "--load-s", type=seconds, default=LOAD_S, metavar="X",
+        "--load-s",
+        type=seconds,
+        default=LOAD_S,
+        metavar="X",
         help="with --hardware: seconds to watch it under load (default %(default)g)",
-    )  # fmt: skip
+    )
     names = " or ".join(map(str, RESULTS.values()))
     node.add_argument(
-        "--write", type=Path, metavar="FILE",
+        "--write",
+        type=Path,
+        metavar="FILE",
         help=f"file for the result, without host and device names (default {names})",
-    )  # fmt: skip
+    )
     add_common(parser, results=False)

@@ -13,16 +13,20 @@ from steelyard.cli.parser import Parser
 def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     parser.add_argument(
-        "what", nargs="?", metavar="SELECTION",
+        "what",
+        nargs="?",
+        metavar="SELECTION",
         help="study, STUDY:batch=8, STUDY/CONFIGURATION or run to show (default: all studies)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--derive", action="store_true",
+        "--derive",
+        action="store_true",
         help="derive the record of RUN_ID (or of the folder of a run) again from its raw files and report whether it "
         "is the same",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--csv", action="store_true",
+        "--csv",
+        action="store_true",
         help="print configurations as CSV, one line per figure, with its interval and every setting",
-    )  # fmt: skip
+    )
     add_common(parser)

@@ -24,9 +24,12 @@ def configure(parser: Parser) -> None:
     show = add_action(actions, "show", "show what a site file says", "site show mysite.toml")
     show.add_argument("site", metavar="SITE", help="name or file; steelyard site list shows the names")
     check = add_action(
-        actions, "check", "check a site for problems before anything is submitted",
-        "site check mysite.toml", "site check mysite.toml:gpu --offline",
-    )  # fmt: skip
+        actions,
+        "check",
+        "check a site for problems before anything is submitted",
+        "site check mysite.toml",
+        "site check mysite.toml:gpu --offline",
+    )
     check.add_argument("site", metavar="SITE[:POOL]", help="name or file; without POOL all pools are checked")
     check.add_argument("--offline", action="store_true", help="check only the file: this is not a machine of the site")
     for inner in (lists, new, show, check):

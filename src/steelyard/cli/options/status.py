@@ -18,9 +18,12 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--wait", action="store_true", help="wait until all runs have ended and are collected")
     parser.add_argument("--cancel", action="store_true", help="cancel the waiting and running jobs of STUDY")
     parser.add_argument(
-        "--adopt", nargs="?", const="", metavar="DIGEST",
+        "--adopt",
+        nargs="?",
+        const="",
+        metavar="DIGEST",
         help="show what taking over the campaigns of STUDY that are not yours would do; with the DIGEST that this "
         "prints: take them over",
-    )  # fmt: skip
+    )
     add_shared(parser)
     add_common(parser, loudness=True)

@@ -24,9 +24,18 @@ $ steelyard study new --from-suite olivia --part workers
 SIZES = ("full", "small", "tiny")
 # What a run can end with, but for completed.
 STATUSES = (
-    "not_converged", "out_of_memory", "time_limit", "hung", "failed", "killed", "node_failure", "preempted", "lost",
-    "refused", "cancelled",
-)  # fmt: skip
+    "not_converged",
+    "out_of_memory",
+    "time_limit",
+    "hung",
+    "failed",
+    "killed",
+    "node_failure",
+    "preempted",
+    "lost",
+    "refused",
+    "cancelled",
+)
 
 
 def configure(parser: Parser) -> None:
@@ -45,46 +54,55 @@ def _add_new(parser: Parser) -> None:
         "kind", nargs="?", metavar="KIND", help=f"template: {', '.join(kinds('studies'))}; without one all are listed"
     )
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE",
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
         help="file to write (default: KIND.toml, or PART.toml; - prints it)",
-    )  # fmt: skip
+    )
     suite = parser.add_argument_group("from a suite")
     suite.add_argument("--from-suite", metavar="NAME", help="write what a part of this suite runs, to be changed")
     suite.add_argument("--part", metavar="PART", help="the part (steelyard suite show NAME lists them)")
-    suite.add_argument("--size", choices=SIZES, default="small", metavar="SIZE",
-                       help=f"{', '.join(SIZES)} (default %(default)s)")  # fmt: skip
+    suite.add_argument(
+        "--size", choices=SIZES, default="small", metavar="SIZE", help=f"{', '.join(SIZES)} (default %(default)s)"
+    )
     add_common(parser, results=False)
 
 
 def add_running(parser: Parser) -> None:
     """Add the options of everything that runs a study."""
     parser.add_argument(
-        "--dry-run", action="store_true",
+        "--dry-run",
+        action="store_true",
         help="run nothing: show configurations, order and cost; with --site also write the job scripts",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--site", metavar="SITE[:POOL]", help="submit the missing runs to this site instead of running them here"
     )
     parser.add_argument("--wait", action="store_true", help="wait until all submitted runs are collected")
     parser.add_argument(
-        "--extend", action="store_true",
+        "--extend",
+        action="store_true",
         help="add jobs where a finding asks for them: up to three per configuration, and longer ones where they were "
         "too short or have a trend; with --dry-run only show them and their price",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--again", type=statuses, metavar="STATUS",
+        "--again",
+        type=statuses,
+        metavar="STATUS",
         help=f"rerun runs that ended with this status: {', '.join(STATUSES)}; several with commas. The old results "
         "move to RESULTS/superseded",
-    )  # fmt: skip
+    )
     add_shared(parser)
 
 
 def add_shared(parser: Parser) -> None:
     """Add the option that accepts campaigns of ours in folders of others."""
     parser.add_argument(
-        "--shared", action="store_true",
+        "--shared",
+        action="store_true",
         help="also act on your campaigns in folders to which others can write; they may change what is collected",
-    )  # fmt: skip
+    )
 
 
 def statuses(text: str) -> str:

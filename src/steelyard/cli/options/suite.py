@@ -20,10 +20,10 @@ from steelyard.cli.parser import Parser
 
 def device_counts(text: str) -> tuple[int, ...]:
     """One or more numbers of devices."""
-    found = counts(text)
-    if 0 in found:
+    numbers = counts(text)
+    if 0 in numbers:
         raise argparse.ArgumentTypeError("must be 1 or more")
-    return found
+    return numbers
 
 
 def configure(parser: Parser) -> None:
@@ -31,25 +31,36 @@ def configure(parser: Parser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions", prog=parser.prog)
     lists = add_action(actions, "list", "list the suites", "suite list")
     show = add_action(
-        actions, "show", "show what a suite measures, where its settings come from, and its cost",
-        "suite show nrp", "suite show nrp --size tiny --part inference --probe",
-    )  # fmt: skip
+        actions,
+        "show",
+        "show what a suite measures, where its settings come from, and its cost",
+        "suite show nrp",
+        "suite show nrp --size tiny --part inference --probe",
+    )
     run = add_action(
-        actions, "run", "run a suite, or what is missing of it",
-        "suite run nrp --size tiny", "suite run aces --data ~/data --site mysite.toml --wait",
-    )  # fmt: skip
+        actions,
+        "run",
+        "run a suite, or what is missing of it",
+        "suite run nrp --size tiny",
+        "suite run aces --data ~/data --site mysite.toml --wait",
+    )
     report = add_action(
-        actions, "report", "write the document's tables with the figures of this machine beside them",
+        actions,
+        "report",
+        "write the document's tables with the figures of this machine beside them",
         "suite report nrp --size tiny -o nrp.html",
-    )  # fmt: skip
+    )
     for inner in (show, run, report):
         inner.add_argument("suite", metavar="NAME", help="a suite, or a folder with a file suite.toml")
         inner.add_argument(
-            "--size", choices=SIZES, default=None if inner is report else "small", metavar="SIZE",
+            "--size",
+            choices=SIZES,
+            default=None if inner is report else "small",
+            metavar="SIZE",
             help="full: as in the document; small: the same models, shorter runs, about an hour on one accelerator "
             "with --devices 1; tiny: reduced models, minutes on two CPU cores (default: "
             f"{'the one that was run' if inner is report else 'small'})",
-        )  # fmt: skip
+        )
     for inner in (show, run):
         inner.add_argument("--part", metavar="PART", help="only this part (default: all)")
         inner.add_argument(
@@ -60,19 +71,24 @@ def configure(parser: Parser) -> None:
             help="numbers of devices (default: the suite's)",
         )
         inner.add_argument(
-            "--data", type=Path, metavar="DIR",
+            "--data",
+            type=Path,
+            metavar="DIR",
             help="folder with the data sets, each in a folder with the name of its format, such as DIR/cifar100 "
             "(default: synthetic data; with --size tiny generated files)",
-        )  # fmt: skip
+        )
     show.add_argument(
         "--probe", action="store_true", help="run a few steps of each configuration to predict the device-hours"
     )
     add_running(run)
     report.add_argument("-o", "--output", type=Path, metavar="PATH", help="file or folder (default: SUITE-SIZE.html)")
     report.add_argument(
-        "--format", choices=FORMATS, default=FORMATS[0], metavar="FORMAT",
+        "--format",
+        choices=FORMATS,
+        default=FORMATS[0],
+        metavar="FORMAT",
         help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]} (default %(default)s)",
-    )  # fmt: skip
+    )
     for inner in (lists, show, run, report):
         add_common(inner, results=inner is not lists, loudness=inner in (show, run), inner=True)
     add_common(parser, results=False)

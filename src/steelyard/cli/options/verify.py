@@ -17,9 +17,11 @@ def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     jobs = within(whole, ge=1, le=MOST_JOBS)
     parser.add_argument(
-        "file", type=Path, metavar="FILE",
+        "file",
+        type=Path,
+        metavar="FILE",
         help="recipe file (TOML; steelyard explain recipe), or SUITE/RECIPE for a recipe of a suite",
-    )  # fmt: skip
+    )
     parser.add_argument("--jobs", type=jobs, metavar="N", help="fresh launches (default: as the recipe says)")
     parser.add_argument("--more", type=jobs, metavar="N", help="add N jobs to the latest ones and judge them all")
     parser.add_argument("--no-run", action="store_true", help="run nothing: judge the latest jobs again")
@@ -28,7 +30,9 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--history", action="store_true", help="run nothing: show the results over time and changes")
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE.svg",
+        "--plot",
+        type=Path,
+        metavar="FILE.svg",
         help="draw the history; for a recipe with several values, the second goes to FILE-2.svg and so on",
-    )  # fmt: skip
+    )
     add_common(parser, loudness=True)

@@ -12,7 +12,11 @@ def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="workload to show (default: all)")
     parser.add_argument(
-        "--model", action="append", default=[], type=assignment, metavar="KEY=VALUE",
+        "--model",
+        action="append",
+        default=[],
+        type=assignment,
+        metavar="KEY=VALUE",
         help="model option to count with, such as size=13B; may be repeated",
-    )  # fmt: skip
+    )
     add_common(parser, results=False)

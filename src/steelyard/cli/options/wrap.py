@@ -21,27 +21,37 @@ def configure(parser: Parser) -> None:
     limits = parser.add_argument_group("when to stop")
     add_setting(limits, Program, "max_steps", "end the program after this many steps", default="it runs to its end")
     add_setting(
-        limits, Program, "max_seconds", "end the program this many seconds after its first step",
+        limits,
+        Program,
+        "max_seconds",
+        "end the program this many seconds after its first step",
         default="it runs to its end",
-    )  # fmt: skip
+    )
     add_setting(
-        limits, RunSpec, "time_limit_s", "end the program after this many seconds of wall time; exit code 124",
+        limits,
+        RunSpec,
+        "time_limit_s",
+        "end the program after this many seconds of wall time; exit code 124",
         names=("--time-limit",),
-    )  # fmt: skip
+    )
     steps = parser.add_argument_group("what cannot be seen otherwise")
     add_switch(
-        steps, "second_pass",
+        steps,
+        "second_pass",
         "launch the program once more, for 8 steps, to count its operations and to watch its communication",
-    )  # fmt: skip
+    )
     add_setting(steps, Program, "samples_per_step", "samples per optimizer step of the whole job")
     add_setting(
         steps, Program, "figures", "format of the figures that the program prints, such as nanogpt (default: all known)"
     )
     repeats = parser.add_argument_group("repeats")
     repeats.add_argument(
-        "--repeats", type=within(whole, ge=1, le=MOST_REPEATS), default=1, metavar="N",
+        "--repeats",
+        type=within(whole, ge=1, le=MOST_REPEATS),
+        default=1,
+        metavar="N",
         help="fresh launches; three or more give an interval (default 1)",
-    )  # fmt: skip
+    )
     add_setting(repeats, RunSpec, "study", "study name to keep the runs under")
     parser.set_defaults(study=RunSpec.study)
     add_common(parser)

@@ -68,15 +68,34 @@ class MeasuredWindow:
 
 
 CauseName = Literal[
-    "without accumulation", "accumulation twice", "micro-batch", "one device", "all devices", "devices twice",
-    "one micro-batch of one device", "padding", "samples for tokens", "tokens for samples", "evaluation", "checkpoint",
-    "evaluation and checkpoint", "first step", "first step, evaluation and checkpoint", "input wait left out",
-    "no synchronisation", "other peak", "peak with sparsity",
-]  # fmt: skip
+    "without accumulation",
+    "accumulation twice",
+    "micro-batch",
+    "one device",
+    "all devices",
+    "devices twice",
+    "one micro-batch of one device",
+    "padding",
+    "samples for tokens",
+    "tokens for samples",
+    "evaluation",
+    "checkpoint",
+    "evaluation and checkpoint",
+    "first step",
+    "first step, evaluation and checkpoint",
+    "input wait left out",
+    "no synchronisation",
+    "other peak",
+    "peak with sparsity",
+]
 
 WHOLE_RUN: tuple[CauseName, ...] = (
-    "evaluation", "checkpoint", "evaluation and checkpoint", "first step", "first step, evaluation and checkpoint",
-)  # fmt: skip
+    "evaluation",
+    "checkpoint",
+    "evaluation and checkpoint",
+    "first step",
+    "first step, evaluation and checkpoint",
+)
 """What a mean over a whole run has in its time, if its format is known to be one."""
 
 
@@ -119,10 +138,10 @@ def check_printed(
     """
     # Times first: what is wrong with them is wrong with the rates as well.
     means = sorted(printed_means(figures), key=lambda mean: mean.kind != "step_time")
-    found: list[PrintedVerdict] = []
+    verdicts: list[PrintedVerdict] = []
     for mean in means:
-        found.append(check_mean(mean, measure(mean), peaks, found))
-    return tuple(found)
+        verdicts.append(check_mean(mean, measure(mean), peaks, verdicts))
+    return tuple(verdicts)
 
 
 def not_seen(mean: PrintedMean) -> PrintedVerdict:
@@ -170,9 +189,12 @@ def check_mean(
 
 _OPERATIONS = "the number of operations per step"
 _NEEDED: dict[Kind, str] = {
-    "samples_per_s": "the number of samples per step", "tokens_per_s": "the number of tokens per step",
-    "rate": "the number of samples per step", "flops_per_s": _OPERATIONS, "mfu": _OPERATIONS,
-}  # fmt: skip
+    "samples_per_s": "the number of samples per step",
+    "tokens_per_s": "the number of tokens per step",
+    "rate": "the number of samples per step",
+    "flops_per_s": _OPERATIONS,
+    "mfu": _OPERATIONS,
+}
 
 
 def allowed_values(mean: PrintedMean, window: MeasuredWindow) -> Iterator[tuple[float, str]]:
@@ -239,9 +261,13 @@ def _misfit(mean: PrintedMean, value: float) -> float:
 
 
 def _explain(
-    mean: PrintedMean, value: float, window: MeasuredWindow, peaks: Mapping[str, float], tolerance: float,
+    mean: PrintedMean,
+    value: float,
+    window: MeasuredWindow,
+    peaks: Mapping[str, float],
+    tolerance: float,
     others: Sequence[PrintedVerdict],
-) -> tuple[FactorCause, ...]:  # fmt: skip
+) -> tuple[FactorCause, ...]:
     """Return the mistakes that explain the difference to the measured value, the best first."""
     beside = _times_beside(mean, others)
     for other in beside:
@@ -271,8 +297,8 @@ def _times_beside(mean: PrintedMean, others: Sequence[PrintedVerdict]) -> list[P
 
 def _unsynchronised_beside(mean: PrintedMean, others: Sequence[PrintedVerdict]) -> tuple[FactorCause, ...]:
     """Return that the time printed beside a figure is too short, because its clock does not wait for the device."""
-    found = [cause for other in _times_beside(mean, others) for cause in other.causes]
-    return tuple(cause for cause in found if cause.name == "no synchronisation")
+    causes = [cause for other in _times_beside(mean, others) for cause in other.causes]
+    return tuple(cause for cause in causes if cause.name == "no synchronisation")
 
 
 def work_causes(mean: PrintedMean, window: MeasuredWindow) -> Iterator[FactorCause]:
@@ -285,9 +311,10 @@ def work_causes(mean: PrintedMean, window: MeasuredWindow) -> Iterator[FactorCau
         "without accumulation", 1 / parts, f"only one of the {parts} micro-batches of each step is counted"
     )
     yield FactorCause(
-        "accumulation twice", parts,
+        "accumulation twice",
+        parts,
         f"the {parts} micro-batches of a step are counted twice, or the time is of one of them",
-    )  # fmt: skip
+    )
     if mean.scope == "device" or (kind in ("flops_per_s", "mfu") and mean.scope == "unknown"):
         yield FactorCause("all devices", world, f"it is the figure of all {world} devices and not of one")
         yield FactorCause("devices twice", 1 / world, f"it is divided by the {world} devices twice")

@@ -12,9 +12,7 @@ from steelyard.contracts.base import Contract, Length, Name, Text
 from steelyard.errors import InputError, Problem
 from steelyard.inputs.validate import parse_object, parse_toml
 
-Kind = Literal[
-    "step", "elapsed", "loss", "step_time", "samples_per_s", "tokens_per_s", "rate", "flops_per_s", "mfu"
-]  # fmt: skip
+Kind = Literal["step", "elapsed", "loss", "step_time", "samples_per_s", "tokens_per_s", "rate", "flops_per_s", "mfu"]
 """rate: per second, but whether of samples or of tokens the format does not tell."""
 Told = Literal["device", "job", "unknown"]
 Per = Literal["step", "batch", "iteration"]
@@ -111,7 +109,7 @@ def chosen_formats(name: str | None) -> tuple[PrintedFormat, ...]:
         chosen += tuple(one for one in known_formats() if one.name == "tqdm")
     if not chosen:
         names = ", ".join(one.name for one in known_formats())
-        problem = Problem("figures", f"{name!r} is not a known format of printed figures", names)
+        problem = Problem("figures", f"{name} is not a known format of printed figures", names)
         raise InputError("the format of the printed figures is not known", problems=(problem,))
     return chosen
 

@@ -108,9 +108,21 @@ def _mean(group: Sequence[PrintedFigure]) -> PrintedMean:
     low, high = mean(max(figure.low, 1e-300) for figure in used), mean(figure.high for figure in used)
     steps, parts = steps_of_lines(group, used)
     return PrintedMean(
-        one.kind, value, low, high, one.scope, one.per, one.over, one.format, len(used), spread, one.text, first,
-        steps, parts,
-    )  # fmt: skip
+        kind=one.kind,
+        value=value,
+        low=low,
+        high=high,
+        scope=one.scope,
+        per=one.per,
+        over=one.over,
+        format=one.format,
+        lines=len(used),
+        spread=spread,
+        text=one.text,
+        first_left_out=first,
+        steps=steps,
+        parts=parts,
+    )
 
 
 def steps_of_lines(
@@ -158,9 +170,19 @@ def step_time_by_clock(figures: Sequence[PrintedFigure]) -> PrintedMean | None:
         return None
     value, low, high = last.value - first.value, last.low - first.high, last.high - first.low
     return PrintedMean(
-        "step_time", value / steps, low / steps, high / steps, "unknown", "iteration", "interval", last.format,
-        len(clocks), None, f"{last.text} at step {last.step}", True,
-    )  # fmt: skip
+        kind="step_time",
+        value=value / steps,
+        low=low / steps,
+        high=high / steps,
+        scope="unknown",
+        per="iteration",
+        over="interval",
+        format=last.format,
+        lines=len(clocks),
+        spread=None,
+        text=f"{last.text} at step {last.step}",
+        first_left_out=True,
+    )
 
 
 def count_steps(numbers: Sequence[int], *, done: bool) -> tuple[int | None, str]:

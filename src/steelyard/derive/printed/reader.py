@@ -120,8 +120,8 @@ def read_line(line: str, number: int, formats: tuple[PrintedFormat, ...]) -> lis
         return []
     for one in formats:
         # Most lines are of no format, so the first mark is tried before anything else.
-        if (not one.marks or one.marks[0] in line) and one.has(line) and (found := _figures(line, number, one)):
-            return found
+        if (not one.marks or one.marks[0] in line) and one.has(line) and (figures := _figures(line, number, one)):
+            return figures
     return []
 
 
@@ -134,16 +134,16 @@ def _figures(line: str, number: int, form: PrintedFormat) -> list[PrintedFigure]
         if (pattern.kind == "step" and step is not None) or pattern.word not in small:
             continue
         most = MAX_SAME if form.wording and not pattern.once else 1
-        for found in islice(pattern.expression.finditer(line), most):
-            start, end = found.span()
+        for match in islice(pattern.expression.finditer(line), most):
+            start, end = match.span()
             # A label between two numbers belongs to one of them, which an earlier pattern has found.
             if form.wording and any(start < there_end and there < end for there, there_end in taken):
                 continue
-            value = _value(pattern, found.groupdict())
+            value = _value(pattern, match.groupdict())
             if value is None:
                 continue
             taken.append((start, end))
-            rows.append((start, pattern, found, value))
+            rows.append((start, pattern, match, value))
             if pattern.kind == "step":
                 step = int(value[0])
     if form.wording and not any(pattern.kind not in ("step", "loss") for _, pattern, _, _ in rows):
@@ -153,13 +153,18 @@ def _figures(line: str, number: int, form: PrintedFormat) -> list[PrintedFigure]
 
 
 def _figure(
-    line: str, number: int, step: int | None, form: PrintedFormat, pattern: FigurePattern,
-    found: re.Match[str], value: tuple[float, float, float],
-) -> PrintedFigure:  # fmt: skip
+    line: str,
+    number: int,
+    step: int | None,
+    form: PrintedFormat,
+    pattern: FigurePattern,
+    match: re.Match[str],
+    value: tuple[float, float, float],
+) -> PrintedFigure:
     scope, per, over = pattern.scope, pattern.per, pattern.over
-    groups = found.groupdict()
+    groups = match.groupdict()
     if form.wording:
-        before, after = line[max(0, found.start() - _BEFORE) : found.start()], line[found.end() : found.end() + _AFTER]
+        before, after = line[max(0, match.start() - _BEFORE) : match.start()], line[match.end() : match.end() + _AFTER]
         # Words before another figure are about that one.
         before = re.split(r"[|,;]|\d ", before)[-1]
         near = f"{before} {groups.get('label') or ''} {re.match(r'[^|,;:=]{0,16}', after)[0]}"  # type: ignore[index]

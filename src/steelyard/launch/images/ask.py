@@ -92,8 +92,8 @@ def torch_in(place: Place, reference: str, architecture: str | None, *, here: bo
         return Torch(None, f"torch not checked: {runtime} is not installed on this machine")
     answer = _ask_once(tuple(_probe_command(place, reference)))
     try:
-        found = json.loads(answer.text or b"")
-        facts, error = dict(found["facts"]), found["error"]
+        probed = json.loads(answer.text or b"")
+        facts, error = dict(probed["facts"]), probed["error"]
     except (ValueError, RecursionError, KeyError, TypeError):
         return Torch(None, f"torch not checked: {answer.why or 'the image gave no answer'}")
     if error:

@@ -78,8 +78,8 @@ def check_image(place: Place) -> Check:
         _refuse_other_architecture(place, name, seen)
         torch = torch_in(place, seen.reference, seen.architecture, here=seen.here)
     except InputError as error:
-        found = "; ".join(error.lines)
-        return Check("container image", "wrong", printable(found), printable(error.next_step or ""))
+        said = "; ".join(error.lines)
+        return Check("container image", "wrong", printable(said), printable(error.next_step or ""))
     if torch.broken:
         fix = "use an image with torch for the nodes' devices"
         return Check("container image", "wrong", f"{name}: {torch.why}", fix)
@@ -126,7 +126,7 @@ def _see(place: Place, name: str) -> _SeenImage:
             return _see_path(place, name)
         if place.site.container.family == "apptainer" and "://" not in name:
             raise InputError(
-                f"the image {name!r} is not an absolute path",
+                f"the image {name} is not an absolute path",
                 next_step="give the full path, or a name with docker:// before it",
             )
     return _see_name(place, name)
@@ -151,9 +151,9 @@ def _see_path(place: Place, name: str) -> _SeenImage:
                     "a folder with a root file system",
                     f"docker import: tar -C {name} -c . | docker import - NAME",
                 )
-            found = next((machine for part in _PROGRAMS if (machine := _machine_below(path, part))), None)
-            why = "a root file system has no digest" if found else "no known program in the root file system"
-            return _SeenImage(str(path), found, here=True, why=why)
+            architecture = next((machine for part in _PROGRAMS if (machine := _machine_below(path, part))), None)
+            why = "a root file system has no digest" if architecture else "no known program in the root file system"
+            return _SeenImage(str(path), architecture, here=True, why=why)
     except OSError as error:
         raise InputError(f"the image {name} cannot be read: {error.strerror}") from None
     if not path.exists():
@@ -196,7 +196,7 @@ def _see_layout(place: Place, name: str, path: Path, tag: str | None) -> _SeenIm
                     f"{path} is not a known kind of image: neither SIF, nor OCI layout, nor root file system",
                     next_step=f"if it was made by `docker save`: skopeo copy docker-archive:{path} oci-archive:NEW.tar",
                 )
-            found = oci.choose(oci.images_in(documents, tag, str(path)), wanted, str(path))
+            one = oci.choose(oci.images_in(documents, tag, str(path)), wanted, str(path))
     except OSError as error:
         raise InputError(f"the image {path} cannot be read: {error.strerror}") from None
     transport = "oci" if path.is_dir() else "oci-archive"
@@ -206,7 +206,7 @@ def _see_layout(place: Place, name: str, path: Path, tag: str | None) -> _SeenIm
             next_step="use a folder with lower-case letters and digits, and single . _ - between them, or an archive",
         )
     reference = f"{transport}:{path}" + (f":{tag}" if tag else "")
-    return _SeenImage(reference, found.architecture, found.digest)
+    return _SeenImage(reference, one.architecture, one.digest)
 
 
 def _unfit(name: str, runtime: str, what: str, valid: str) -> InputError:
@@ -235,9 +235,9 @@ def _see_local(runtime: str, name: str, wanted: str) -> _SeenImage | None:
         return None
     if runtime == "podman" and ask([runtime, "manifest", "exists", "--", name]).text is not None:
         answer = ask([runtime, "manifest", "inspect", "--", name])
-        found = oci.images_of_raw(answer.text, name) if answer.text is not None else None
-        if found is not None:
-            one = oci.choose(found, wanted, name)
+        images = oci.images_of_raw(answer.text, name) if answer.text is not None else None
+        if images is not None:
+            one = oci.choose(images, wanted, name)
             return _SeenImage(f"{_without_tag(name)}@{one.digest}", one.architecture, one.digest, here=True)
     answer = ask([runtime, "image", "inspect", "--", name])
     try:
@@ -269,13 +269,13 @@ def _see_registered(name: str, wanted: str, prefix: str) -> _SeenImage:
     answer = ask(["skopeo", "inspect", "--raw", "--", f"docker://{name}"])
     if answer.text is None:
         return replace(unknown, why=f"skopeo: {answer.why}")
-    found = oci.images_of_raw(answer.text, name)
-    if found is None:
+    images = oci.images_of_raw(answer.text, name)
+    if images is None:
         config = ask(["skopeo", "inspect", "--config", "--", f"docker://{name}"])
         architecture = None if config.text is None else oci.architecture_of_config(config.text, name)
         one = oci.ImageEntry(architecture, "sha256:" + hashlib.sha256(answer.text).hexdigest())
     else:
-        one = oci.choose(found, wanted, name)
+        one = oci.choose(images, wanted, name)
     return _SeenImage(f"{prefix}{_without_tag(name)}@{one.digest}", one.architecture, one.digest)
 
 

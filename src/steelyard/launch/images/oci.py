@@ -116,10 +116,10 @@ def images_in(documents: Documents, tag: str | None, source: str) -> list[ImageE
         if not chosen:
             known = sorted({str(name[NAME_KEY]) for name in names if NAME_KEY in name})
             raise InputError(
-                f"{source} has no image tagged {tag!r}", next_step=f"use one of {', '.join(known[:20]) or 'no tag'}"
+                f"{source} has no image tagged {tag}", next_step=f"use one of {', '.join(known[:20]) or 'no tag'}"
             )
         entries = chosen
-    return [found for entry in entries for found in _follow(documents, entry, source, 1)]
+    return [image for entry in entries for image in _follow(documents, entry, source, 1)]
 
 
 def images_of_raw(text: bytes, source: str) -> list[ImageEntry] | None:
@@ -139,19 +139,19 @@ def architecture_of_config(text: bytes, source: str) -> str | None:
     return _uname(_parse(text, source).get("architecture"))
 
 
-def choose(found: list[ImageEntry], architecture: str, source: str) -> ImageEntry:
+def choose(images: list[ImageEntry], architecture: str, source: str) -> ImageEntry:
     """Return the image for an architecture; InputError with the available ones if there is none."""
-    fitting = [one for one in found if one.architecture == architecture]
+    fitting = [one for one in images if one.architecture == architecture]
     if len({one.digest for one in fitting}) == 1:
         return fitting[0]
-    if len(found) == 1:
-        return found[0]
+    if len(images) == 1:
+        return images[0]
     if fitting:
         raise InputError(
             f"{source} has {len(fitting)} images for {architecture}",
             next_step="select one by its tag or digest",
         )
-    there = ", ".join(sorted({one.architecture or "unknown" for one in found})) or "none"
+    there = ", ".join(sorted({one.architecture or "unknown" for one in images})) or "none"
     raise InputError(
         f"{source} has no image for {architecture}; it has: {there}",
         next_step="build one there, and add it to the index: buildah manifest add INDEX IMAGE",

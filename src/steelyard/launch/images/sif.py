@@ -27,9 +27,19 @@ _PART = struct.Struct("<ii3s")  # file system, kind of partition, architecture
 MAX_DESCRIPTORS: Final = 4096
 
 ARCHITECTURES: Final = {
-    "01": "i686", "02": "x86_64", "03": "armv7l", "04": "aarch64", "05": "ppc64", "06": "ppc64le", "07": "mips",
-    "08": "mipsel", "09": "mips64", "10": "mips64el", "11": "s390x", "12": "riscv64",
-}  # fmt: skip
+    "01": "i686",
+    "02": "x86_64",
+    "03": "armv7l",
+    "04": "aarch64",
+    "05": "ppc64",
+    "06": "ppc64le",
+    "07": "mips",
+    "08": "mipsel",
+    "09": "mips64",
+    "10": "mips64el",
+    "11": "s390x",
+    "12": "riscv64",
+}
 """Names as in `uname -m`."""
 
 
@@ -48,20 +58,21 @@ def sif_architecture(path: Path) -> str:
             raise _damaged(path, "it has no SIF header")
         _, _, version, architecture, _, _, _, _, total, offset, *_ = _HEADER.unpack(head)
         if version != _VERSION:
-            raise _damaged(path, f"its version is {version!r}, not 01")
+            raise _damaged(path, f'its version is "{version.decode(errors="replace")}", not 01')
         if not (0 < total <= MAX_DESCRIPTORS and _HEADER.size <= offset <= size - total * _DESCRIPTOR.size):
             raise _damaged(path, "its table of contents is outside the file")
         file.seek(offset)
         code = _find_primary(path, file, total, size) or architecture
-    name = ARCHITECTURES.get(code.rstrip(b"\0").decode("ascii", "replace"))
+    text = code.rstrip(b"\0").decode("ascii", "replace")
+    name = ARCHITECTURES.get(text)
     if name is None:
-        raise _damaged(path, f"its architecture {code!r} is unknown")
+        raise _damaged(path, f'its architecture "{text}" is unknown')
     return name
 
 
 def _find_primary(path: Path, file: BinaryIO, total: int, size: int) -> bytes | None:
     """Return the architecture of the primary partition; None if there is none, as in images of OCI blobs."""
-    found, end = None, 0
+    primary, end = None, 0
     for _ in range(total):
         kind, used, _, _, _, offset, length, *_, extra = _DESCRIPTOR.unpack(file.read(_DESCRIPTOR.size))
         if not used:
@@ -70,11 +81,11 @@ def _find_primary(path: Path, file: BinaryIO, total: int, size: int) -> bytes | 
             raise _damaged(path, "a section has a negative offset or size")
         end = max(end, offset + length)
         _, part, architecture = _PART.unpack_from(extra)
-        if kind == _PARTITION and part == _PRIMARY and found is None:
-            found = architecture
+        if kind == _PARTITION and part == _PRIMARY and primary is None:
+            primary = architecture
     if end > size:
         raise _damaged(path, f"it is truncated: {size} of {end} bytes")
-    return found
+    return primary
 
 
 def _damaged(path: Path, why: str) -> InputError:

@@ -59,8 +59,8 @@ def platform_checks(connect: Callable[[], Api], place: Place) -> Iterator[Check]
     yield from _check_dry_run(api, place)
     yield from _check_nodes(api, place)
     if place.site.limits.max_running is not None:
-        found = "limits.max_running has no effect: Kubernetes starts every pod that fits"
-        yield Check("limits", "note", found, "set a quota of that size on the namespace, or use a Kueue queue")
+        words = "limits.max_running has no effect: Kubernetes starts every pod that fits"
+        yield Check("limits", "note", words, "set a quota of that size on the namespace, or use a Kueue queue")
 
 
 def _check_namespace(api: Api, place: Place) -> Iterator[Check]:
@@ -69,11 +69,9 @@ def _check_namespace(api: Api, place: Place) -> Iterator[Check]:
         api.get(f"/api/v1/namespaces/{name}")
     except ApiError as error:
         if error.status == NOT_FOUND:
-            yield Check(
-                "namespace", "wrong", f"{name!r} does not exist", "set cluster.namespace: kubectl get namespaces"
-            )
+            yield Check("namespace", "wrong", f"{name} does not exist", "set cluster.namespace: kubectl get namespaces")
         elif error.status == FORBIDDEN:
-            yield Check("namespace", "note", f"no permission to read {name!r}: it may not exist")
+            yield Check("namespace", "note", f"no permission to read {name}: it may not exist")
         else:
             raise
         return
@@ -115,8 +113,8 @@ def _explain_refusal(error: ApiError) -> Check:
     if error.status not in (FORBIDDEN, 400, 422):
         return Check("dry run", "note", f"not possible: {said}")
     if "cannot create resource" in said:
-        found = "no permission to create pods: LimitRange, quota and PodSecurity are not checked"
-        return Check("dry run", "note", found)
+        words = "no permission to create pods: LimitRange, quota and PodSecurity are not checked"
+        return Check("dry run", "note", words)
     if QUOTA_FULL in said:
         if exceeds_whole_quota(said):
             return Check("quota", "wrong", f"a pod never fits: {said}", "lower what the pool requests, or ask for more")
@@ -146,15 +144,25 @@ def exceeds_whole_quota(said: str) -> bool:
 _QUOTA = re.compile(r"(requested|used|limited): (\S+)")
 _AMOUNT = re.compile(r"([^,=]+)=([^,]+)")
 _UNITS: Final = {
-    "": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
-}  # fmt: skip
+    "": 1.0,
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "Ki": 2.0**10,
+    "Mi": 2.0**20,
+    "Gi": 2.0**30,
+    "Ti": 2.0**40,
+    "Pi": 2.0**50,
+}
 
 
 def amount(quantity: str) -> float:
     """Return a quantity of Kubernetes as a number; infinite if it is none."""
-    found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([A-Za-z]{0,2})", quantity)
-    return float(found[1]) * _UNITS[found[2]] if found and found[2] in _UNITS else float("inf")
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([A-Za-z]{0,2})", quantity)
+    return float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else float("inf")
 
 
 def _check_results(api: Api, place: Place) -> Iterator[Check]:
@@ -165,11 +173,11 @@ def _check_results(api: Api, place: Place) -> Iterator[Check]:
         if not str(cluster.bucket).startswith("https://"):
             yield Check("results kept", "note", "the bucket is reached without encryption", "use https://")
         if key.session is not None:
-            found = "the key is temporary: addresses of tasks that wait longer than it lives are void"
-            yield Check("results kept", "note", found, "use a permanent key, or submit what starts soon")
+            said = "the key is temporary: addresses of tasks that wait longer than it lives are void"
+            yield Check("results kept", "note", said, "use a permanent key, or submit what starts soon")
         elif (longest_s := place.pool.max_time_s or 0) + PULL_S + MEETING_S > LONGEST_S:
-            found = f"addresses expire after {LONGEST_S} s, before a task of max_time_s = {longest_s} s must end"
-            yield Check("results kept", "wrong", found, 'lower max_time_s, or set results = "claim"')
+            said = f"addresses expire after {LONGEST_S} s, before a task of max_time_s = {longest_s} s must end"
+            yield Check("results kept", "wrong", said, 'lower max_time_s, or set results = "claim"')
         else:
             yield Check("results kept", "ok", f"{cluster.bucket}")
     elif cluster.results == "claim":
@@ -177,14 +185,14 @@ def _check_results(api: Api, place: Place) -> Iterator[Check]:
         try:
             modes = (api.get(path).get("spec") or {}).get("accessModes") or []
         except ApiError as error:
-            found = f"claim {cluster.claim!r}: {error.said}"
-            yield Check("results kept", "wrong" if error.status == NOT_FOUND else "note", found, "kubectl get pvc")
+            said = f"claim {cluster.claim}: {error.said}"
+            yield Check("results kept", "wrong" if error.status == NOT_FOUND else "note", said, "kubectl get pvc")
             return
         if "ReadWriteMany" in modes:
             yield Check("results kept", "ok", f"claim {cluster.claim}")
         else:
-            found = f"claim {cluster.claim!r} has {', '.join(map(str, modes))}, but pods on all nodes write to it"
-            yield Check("results kept", "wrong", found, "use a claim with ReadWriteMany")
+            said = f"claim {cluster.claim} has {', '.join(map(str, modes))}, but pods on all nodes write to it"
+            yield Check("results kept", "wrong", said, "use a claim with ReadWriteMany")
 
 
 def _check_extensions(api: Api, place: Place, groups: set[str]) -> Iterator[Check]:
@@ -203,8 +211,8 @@ def _check_extensions(api: Api, place: Place, groups: set[str]) -> Iterator[Chec
     if cluster.queue is None:
         return
     if KUEUE_GROUP not in groups:
-        found = f"cluster.queue is {cluster.queue!r}, but Kueue is not installed: jobs would stay suspended"
-        yield Check("Kueue", "wrong", found, "remove cluster.queue")
+        said = f"cluster.queue is {cluster.queue}, but Kueue is not installed: jobs would stay suspended"
+        yield Check("Kueue", "wrong", said, "remove cluster.queue")
         return
     namespace, queue = cluster.namespace, cluster.queue
     try:
@@ -213,10 +221,10 @@ def _check_extensions(api: Api, place: Place, groups: set[str]) -> Iterator[Chec
         api.get(f"/apis/{KUEUE_GROUP}/{version}/namespaces/{namespace}/localqueues/{queue}")
     except ApiError as error:
         if error.status == NOT_FOUND:
-            found = f"the namespace {namespace!r} has no LocalQueue {queue!r}"
-            yield Check("Kueue", "wrong", found, f"kubectl --namespace {namespace} get localqueues")
+            said = f"the namespace {namespace} has no LocalQueue {queue}"
+            yield Check("Kueue", "wrong", said, f"kubectl --namespace {namespace} get localqueues")
         else:
-            yield Check("Kueue", "note", f"the queue {queue!r} cannot be read: {error.said}")
+            yield Check("Kueue", "note", f"the queue {queue} cannot be read: {error.said}")
     else:
         yield Check("Kueue", "ok", f"queue {queue}")
 
@@ -290,8 +298,8 @@ def _check_nodes(api: Api, place: Place) -> Iterator[Check]:
         yield Check("nodes", "ok", f"{len(enough)} with {labels} and {pool.devices_per_node} {pool.resource}")
     else:
         most = max(_count_devices(node, pool.resource) for node in fitting)
-        found = f"{len(fitting)} with {labels}, but none has {pool.devices_per_node} {pool.resource}; most: {most}"
-        yield Check("nodes", "wrong", found, "set devices_per_node or resource to what kubectl describe node shows")
+        said = f"{len(fitting)} with {labels}, but none has {pool.devices_per_node} {pool.resource}; most: {most}"
+        yield Check("nodes", "wrong", said, "set devices_per_node or resource to what kubectl describe node shows")
 
 
 def _count_devices(node: Object, resource: str) -> int:

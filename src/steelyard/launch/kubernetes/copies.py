@@ -41,23 +41,23 @@ def copy_name(task: int, index: int, pod_uid: str) -> str:
 
 def copies_of(folder: Path, task: int) -> list[tuple[int, Path]]:
     """Return the copies of a task with the index of their pods."""
-    found = [(_NAME.fullmatch(name), name) for name in nofollow.names(folder)]
-    return [(int(match[2]), folder / name) for match, name in found if match and int(match[1]) == task]
+    matches = [(_NAME.fullmatch(name), name) for name in nofollow.names(folder)]
+    return [(int(match[2]), folder / name) for match, name in matches if match and int(match[1]) == task]
 
 
 def tasks_with_copies(folder: Path) -> set[int]:
     """Return the tasks of a job of which a pod was seen started."""
-    return {int(found[1]) for name in nofollow.names(folder) if (found := _NAME.fullmatch(name))}
+    return {int(match[1]) for name in nofollow.names(folder) if (match := _NAME.fullmatch(name))}
 
 
 def _moment_ns(line: bytes) -> int | None:
     """Return the time before a line of a log, in nanoseconds."""
-    found = _STAMP.match(line)
-    if found is None:
+    match = _STAMP.match(line)
+    if match is None:
         return None
     try:
-        whole = dt.datetime.fromisoformat((found[1] + found[3].replace(b"Z", b"+00:00")).decode("ascii"))
-        return int(whole.timestamp()) * 10**9 + int((found[2] or b"0").ljust(9, b"0"))
+        whole = dt.datetime.fromisoformat((match[1] + match[3].replace(b"Z", b"+00:00")).decode("ascii"))
+        return int(whole.timestamp()) * 10**9 + int((match[2] or b"0").ljust(9, b"0"))
     except (ValueError, OverflowError):
         return None
 

@@ -91,8 +91,16 @@ _BY_EVENT: Final[dict[str, tuple[StatusCode, str]]] = {
 _SPARED: Final = "Cancelling deletion"
 # Of several pods, the most specific cause counts.
 _TELLING: Final = (
-    "out_of_memory", "refused", "preempted", "node_failure", "time_limit", "cancelled", "killed", "failed", "lost",
-)  # fmt: skip
+    "out_of_memory",
+    "refused",
+    "preempted",
+    "node_failure",
+    "time_limit",
+    "cancelled",
+    "killed",
+    "failed",
+    "lost",
+)
 # Events that every healthy pod has. Started and Completed are needed of Jobs that are gone.
 ORDINARY_EVENTS: Final = ("Pulled", "Pulling", "Created", "Scheduled", "SuccessfulCreate")
 
@@ -130,14 +138,14 @@ def text(value: Any, length: int = SAID_CHARACTERS) -> str:
 
 def inside(thing: Object, name: str) -> Object:
     """Return an object inside another; an empty one if it is missing or not an object."""
-    found = thing.get(name)
-    return found if isinstance(found, dict) else {}
+    value = thing.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def list_inside(thing: Object, name: str) -> list[Object]:
     """Return the objects of a list inside another object."""
-    found = thing.get(name)
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    value = thing.get(name)
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def place_of(thing: Object) -> tuple[int, int] | None:
@@ -153,9 +161,9 @@ def index_of(pod: Object) -> int | None:
     """Return the index of a pod in its task."""
     metadata = inside(pod, "metadata")
     for kind in ("labels", "annotations"):
-        found = inside(metadata, kind).get("batch.kubernetes.io/job-completion-index")
-        if isinstance(found, str) and re.fullmatch(r"[0-9]{1,6}", found):
-            return int(found)
+        index = inside(metadata, kind).get("batch.kubernetes.io/job-completion-index")
+        if isinstance(index, str) and re.fullmatch(r"[0-9]{1,6}", index):
+            return int(index)
     return None
 
 
@@ -366,12 +374,12 @@ def _judge_unfinished(seen: Seen, now_s: float) -> Verdict | None:
     over = ("Succeeded", "Failed")
     still = [pod for pod in seen.pods if inside(pod, "status").get("phase") not in over]
     verdicts = [_judge_open_pod(pod, now_s) for pod in still]
-    found = [verdict for verdict in verdicts if verdict is not None]
+    known = [verdict for verdict in verdicts if verdict is not None]
     # Of pods that have all ended the Job will tell.
-    if not found or len(found) < len(verdicts):
+    if not known or len(known) < len(verdicts):
         return None
-    found += [verdict for pod in seen.pods if pod not in still and (verdict := ended(pod)) is not None]
-    return min(found, key=lambda verdict: _TELLING.index(verdict.cause or "lost"))
+    known += [verdict for pod in seen.pods if pod not in still and (verdict := ended(pod)) is not None]
+    return min(known, key=lambda verdict: _TELLING.index(verdict.cause or "lost"))
 
 
 def _judge_open_pod(pod: Object, now_s: float) -> Verdict | None:
@@ -413,7 +421,7 @@ def as_job(jobset: Object) -> Object:
 
 def queue_messages(workloads: Iterable[Object]) -> dict[str, str]:
     """Return why Kueue has not admitted Jobs, by their names: from the conditions of its Workloads (v1beta1)."""
-    found: dict[str, str] = {}
+    messages: dict[str, str] = {}
     for workload in workloads:
         status = inside(workload, "status")
         evicted, reserved = _find_condition(status, "Evicted"), _find_condition(status, "QuotaReserved", "False")
@@ -423,8 +431,8 @@ def queue_messages(workloads: Iterable[Object]) -> dict[str, str]:
         start = "evicted by its queue" if evicted else "not yet admitted by its queue"
         message = text(told.get("message")) or text(told.get("reason"))
         for owner in list_inside(inside(workload, "metadata"), "ownerReferences"):
-            found[text(owner.get("name"), 253)] = f"{start}: {message}" if message else start
-    return found
+            messages[text(owner.get("name"), 253)] = f"{start}: {message}" if message else start
+    return messages
 
 
 def waits_for(pod: Object) -> str:
@@ -504,13 +512,15 @@ def judge_gone(seen: Seen, name: str) -> tuple[Verdict, bool | None]:
 
 def _find_event(events: Iterable[Object], reasons: Sequence[str], start: str) -> str:
     """Return the message of the newest of these events about an object or the pods named after it."""
-    found = [("", "")]
+    messages = [("", "")]
     for event in events:
         name = inside(event, "involvedObject").get("name")
         is_of = isinstance(name, str) and (name == start or name.startswith(f"{start}-"))
         if is_of and event.get("reason") in reasons and not text(event.get("message")).startswith(_SPARED):
-            found.append((text(event.get("lastTimestamp") or event.get("eventTime"), 40), text(event.get("message"))))
-    return max(found)[1]
+            messages.append(
+                (text(event.get("lastTimestamp") or event.get("eventTime"), 40), text(event.get("message")))
+            )
+    return max(messages)[1]
 
 
 def _describe_end(seen: Seen, verdict: Verdict) -> Scheduled:
@@ -556,7 +566,7 @@ def _find_image(pods: Iterable[Object]) -> tuple[str | None, str | None]:
     """Return name and digest of the image that ran, as the container runtime reports them."""
     for pod in pods:
         for container in list_inside(inside(pod, "status"), "containerStatuses"):
-            found = re.search(r"sha256:[0-9a-f]{64}", text(container.get("imageID"), 1000))
-            if found:
-                return text(container.get("image"), 1000) or None, found.group()
+            match = re.search(r"sha256:[0-9a-f]{64}", text(container.get("imageID"), 1000))
+            if match:
+                return text(container.get("image"), 1000) or None, match.group()
     return None, None

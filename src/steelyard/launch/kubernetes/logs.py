@@ -197,21 +197,21 @@ class LogReader:
 
     def _take(self, line: str) -> None:
         word, _, rest = line.partition(" ")
-        found = _WORDS[word].fullmatch(rest) if word in _WORDS else None
+        match = _WORDS[word].fullmatch(rest) if word in _WORDS else None
         # Other output that begins like ours, or a truncated line: it is missed where it is needed.
-        if found is None:
+        if match is None:
             return
         self.pod.lines += 1
         if word == "pod":
-            self.pod.attempt = found[1]
+            self.pod.attempt = match[1]
         elif word == "stop":
-            self.pod.stopped = found[1]
+            self.pod.stopped = match[1]
         elif word == "all":
-            self.pod.whole = int(found[2]) == self.pod.lines - 1
+            self.pod.whole = int(match[2]) == self.pod.lines - 1
         elif word == "data":
-            self._take_data(*found.groups())
-        elif int(found[1]) < len(self._runs):
-            self._take_of_run(word, int(found[1]), found.groups()[1:])
+            self._take_data(*match.groups())
+        elif int(match[1]) < len(self._runs):
+            self._take_of_run(word, int(match[1]), match.groups()[1:])
 
     def _take_of_run(self, word: str, index: int, values: Sequence[str]) -> None:
         if word == "file":
@@ -238,7 +238,7 @@ class LogReader:
         allowed = _NAME.fullmatch(name) and name not in _OURS
         self._files += 1
         if not allowed or name in arrived.files or key in self._open:
-            arrived.complain(f"a file named {name!r} is not accepted")
+            arrived.complain(f'a file named "{name}" is not accepted')
         elif int(size) > self._left or self._files > MAX_FILES or len(self._open) >= MAX_OPEN or int(lines) < 1:
             arrived.complain(f"{name} exceeds the limits")
         else:
@@ -292,21 +292,21 @@ def read_parcels(lines: Iterable[bytes], make: Callable[[int], LogReader]) -> tu
 
     `make`: a reader for the pod with this index. Also return how many files there are, if the last line says it.
     """
-    found: list[PodLog] = []
+    pods: list[PodLog] = []
     reader: LogReader | None = None
     count: int | None = None
     for line in lines:
         text = line[len(MARK) :].decode("ascii", "replace") if line.startswith(MARK) else ""
         if head := _PARCEL.fullmatch(text):
-            found += [reader.finish()] if reader is not None else []
+            pods += [reader.finish()] if reader is not None else []
             reader = make(int(head[1]))
         elif end := _READ.fullmatch(text):
             count = int(end[1])
         if reader is not None:
             reader.take(line)
-    found += [reader.finish()] if reader is not None else []
+    pods += [reader.finish()] if reader is not None else []
     # Half of a file is as good as none: its pod may still be writing, or the rest may follow.
-    return [pod for pod in found if pod.whole], count
+    return [pod for pod in pods if pod.whole], count
 
 
 # -- into the campaign -------------------------------------------------------------------------------------------
@@ -365,9 +365,9 @@ def _choose_attempt(parts: Sequence[_Part]) -> list[_Part]:
         if pod.index not in there or len(part.files) > len(there[pod.index][1].files):
             there[pod.index] = pod, part
 
-    def finished(found: dict[int, _Part]) -> tuple[int, float]:
+    def finished(attempt: dict[int, _Part]) -> tuple[int, float]:
         # Of a run that was stored outside the log, the log has the end but no files.
-        here = [part for _, part in found.values() if not part.problems and (part.files or not part.kept)]
+        here = [part for _, part in attempt.values() if not part.problems and (part.files or not part.kept)]
         ends = [part.end for part in here if part.end is not None]
         return len(ends), -min((float(end[1]) for end in ends), default=0.0)
 

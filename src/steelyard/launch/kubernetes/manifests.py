@@ -111,7 +111,7 @@ def pack_code(worker: Path) -> Code:
 def prefix(plan: Plan) -> str:
     """Return the prefix of the names of all objects of a campaign."""
     if not _CAMPAIGN.fullmatch(plan.campaign):
-        raise InputError(f"no object can be named after campaign {plan.campaign!r}")
+        raise InputError(f"no object can be named after campaign {plan.campaign}")
     return f"sy-{plan.campaign}"
 
 
@@ -329,15 +329,27 @@ def sample_pod(place: Place) -> Object:
     pool, image = place.pool, place.image or ""
     devices = pool.devices_per_node
     shape = RunShape(
-        nodes=1, processes_per_node=devices, devices_per_node=devices if pool.resource else 0, threads=None,
-        sharing=devices, run_limit_s=3600,
-    )  # fmt: skip
+        nodes=1,
+        processes_per_node=devices,
+        devices_per_node=devices if pool.resource else 0,
+        threads=None,
+        sharing=devices,
+        run_limit_s=3600,
+    )
     job = JobArray(number=0, name="check", kind="runs", shape=shape, task_limit_s=3600, tasks=(("check",),))
     plan = Plan(
-        study="check", campaign="check", created_at="", made_by="", site=place.site, pool=place.pool_name,
-        image=Image(name=image, reference=image, architecture=None, digest=None), worker_sha256="0" * 64,
-        python=place.site.python or "python3", jobs=(job,), price=price(place, [job]),
-    )  # fmt: skip
+        study="check",
+        campaign="check",
+        created_at="",
+        made_by="",
+        site=place.site,
+        pool=place.pool_name,
+        image=Image(name=image, reference=image, architecture=None, digest=None),
+        worker_sha256="0" * 64,
+        python=place.site.python or "python3",
+        jobs=(job,),
+        price=price(place, [job]),
+    )
     _refuse(plan, job)
     pod = make_pod(plan, job, 0)
     pod["metadata"]["name"] = f"{prefix(plan)}-dry-run"
@@ -470,7 +482,7 @@ def _share(pool: Pool, job: JobArray, whole: int | None) -> int | None:
 
 
 def _make_resources(pool: Pool, job: JobArray) -> dict[str, str]:
-    found: dict[str, str] = {}
+    resources: dict[str, str] = {}
     cpus = _share(pool, job, pool.cpus_per_node)
     whole_mib = pool.memory_per_node_mib
     memory_mib = _share(pool, job, whole_mib)
@@ -480,14 +492,14 @@ def _make_resources(pool: Pool, job: JobArray) -> dict[str, str]:
         cpus = cpus and min(cpus, processes)
         memory_mib = memory_mib and min(memory_mib, SMALL_MIB * processes)
     if cpus is not None:
-        found["cpu"] = str(cpus)
+        resources["cpu"] = str(cpus)
     if memory_mib is not None and whole_mib is not None:
         # Shared memory counts as the pod's memory: a share of a node must have room for it, too.
-        found["memory"] = f"{min(whole_mib, max(memory_mib, 2 * pool.shm_mib))}Mi"
+        resources["memory"] = f"{min(whole_mib, max(memory_mib, 2 * pool.shm_mib))}Mi"
     devices = pool.devices_per_node if pool.exclusive and job.shape.devices_per_node else job.shape.devices_per_node
     if pool.resource is not None and devices:
-        found[pool.resource] = str(devices)
-    return found
+        resources[pool.resource] = str(devices)
+    return resources
 
 
 def _make_kept_volume(plan: Plan, name: str) -> list[Object]:

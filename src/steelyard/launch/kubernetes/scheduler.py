@@ -220,7 +220,7 @@ class Kubernetes:
         there = {events.place_of(item) for item in self._list(campaign, "Job")}
         if any(job.shape.nodes > 1 for job in jobs):
             there |= {events.place_of(item) for item in self._list_sets(campaign)}
-        found: dict[int, str] = {}
+        ids: dict[int, str] = {}
         for job in jobs:
             self._require_server(campaign, job)
             sent = _read_sent(campaign, job)
@@ -229,8 +229,8 @@ class Kubernetes:
                 (job.number, task) in there or task in sent or _read_given_up(campaign, job, task) is not None
                 for task in range(len(job.tasks))
             ):
-                found[job.number] = manifests.job_id(campaign.plan, job)
-        return found
+                ids[job.number] = manifests.job_id(campaign.plan, job)
+        return ids
 
     def is_id(self, campaign: Campaign, job: JobArray, text: str) -> bool:
         """Return whether a text is the id that this job gets here."""
@@ -288,12 +288,12 @@ class Kubernetes:
         return states
 
     def _look(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[Key, events.Seen]:
-        found: dict[Key, Object] = {}
+        objects: dict[Key, Object] = {}
         if any(job.shape.nodes > 1 for job in jobs):
             # Until it has made its Job, and after it has removed it, the JobSet itself tells the state.
             sets = ((events.place_of(item), events.as_job(item)) for item in self._list_sets(campaign))
-            found |= {key: item for key, item in sets if key is not None}
-        found |= {key: item for item in self._list(campaign, "Job") if (key := events.place_of(item)) is not None}
+            objects |= {key: item for key, item in sets if key is not None}
+        objects |= {key: item for item in self._list(campaign, "Job") if (key := events.place_of(item)) is not None}
         pods: dict[Key, list[Object]] = {}
         for pod in self._list(campaign, "Pod"):
             if (key := events.place_of(pod)) is not None:
@@ -303,9 +303,9 @@ class Kubernetes:
             begun, sent = tasks_with_copies(campaign.job_folder(job)), _read_sent(campaign, job)
             for task in range(len(job.tasks)):
                 key = job.number, task
-                if key in found or task in sent:
-                    there = found.get(key), pods.get(key, ())
-                    seen[key] = events.Seen(*there, begun=task in begun, gone=key not in found)
+                if key in objects or task in sent:
+                    there = objects.get(key), pods.get(key, ())
+                    seen[key] = events.Seen(*there, begun=task in begun, gone=key not in objects)
         return seen
 
     def _list_workloads(self, campaign: Campaign) -> list[Object]:
@@ -340,9 +340,13 @@ class Kubernetes:
             name = manifests.task_name(campaign.plan, job, task)
             verdict, began = events.judge_gone(seen, name)
             said = Scheduled(
-                scheduler=self.name, job=name, state=verdict.state, cause=verdict.cause, reason=verdict.reason,
+                scheduler=self.name,
+                job=name,
+                state=verdict.state,
+                cause=verdict.cause,
+                reason=verdict.reason,
                 evidence=verdict.evidence or None,
-            )  # fmt: skip
+            )
             return TaskState("ended", said, began=began)
         state, hopeless = events.state_of(seen, self._clock())
         if (
@@ -540,12 +544,12 @@ class Kubernetes:
                 time.sleep(READER_LOOK_S)
             query = {"container": manifests.CONTAINER, "follow": "true"}
             lines = bounded_lines(api.stream(f"{path}/log", query, MAX_OBJECT_BYTES))
-            found, count = read_parcels(lines, make)
+            pods, count = read_parcels(lines, make)
         finally:
             api.delete(path)
-        if count != len(found):
+        if count != len(pods):
             raise SteelyardError("the log of the pod that reads the claim is incomplete")
-        return found
+        return pods
 
     def _end_others(self, campaign: Campaign, job: JobArray, task: int, pods: Iterable[Object]) -> None:
         """Delete the Job of a task whose own containers have ended while others, put there by the platform, go on."""
@@ -643,13 +647,13 @@ def _object_url(plan: Plan, job: JobArray, task: int, index: int, run: int) -> s
 
 def _read_objects(plan: Plan, job: JobArray, task: int, make: Callable[[int], LogReader]) -> list[PodLog]:
     """Read the objects that the pods of a task have stored."""
-    key, found = key_from_environment(), list[PodLog]()
+    key, pods = key_from_environment(), list[PodLog]()
     for index in range(job.shape.nodes):
         for run in range(len(job.tasks[task])):
             chunks = read_object(_object_url(plan, job, task, index, run), key, plan.site.cluster.region)
             if chunks is not None:
-                found += read_parcels(bounded_lines(chunks), make)[0]
-    return found
+                pods += read_parcels(bounded_lines(chunks), make)[0]
+    return pods
 
 
 def _node_of(pod: Object) -> str:

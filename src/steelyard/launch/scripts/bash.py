@@ -36,13 +36,13 @@ def quoted(word: Word) -> str:
     if isinstance(word, Raw):
         return str(word)
     if "\0" in word:
-        raise InputError(f"no command accepts the character NUL: {word!r}", next_step="remove it")
+        raise InputError(f'no command accepts the character NUL: "{word}"', next_step="remove it")
     if _PLAIN.fullmatch(word) and word not in _KEYWORDS:
         return word
     if not _CONTROL.search(word):
         return "'" + word.replace("'", "'\\''") + "'"
     text = word.replace("\\", "\\\\").replace("'", "\\'")
-    return "$'" + _CONTROL.sub(lambda found: _escape(found.group()), text) + "'"
+    return "$'" + _CONTROL.sub(lambda match: _escape(match.group()), text) + "'"
 
 
 def _escape(character: str) -> str:
@@ -59,9 +59,9 @@ def expanding(text: str) -> Raw:
     A colon beside a variable that is not set or empty is left out: in a search path it would stand for this folder.
     """
     parts, at = [], 0
-    for found in _REFERENCE.finditer(text):
-        name = found[2] or found[3]
-        before, after = found[1], found[4]
+    for match in _REFERENCE.finditer(text):
+        name = match[2] or match[3]
+        before, after = match[1], match[4]
         if before and after:
             # One of the two stays, to separate what is on both sides.
             reference = f"${{{name}:+:${name}}}:"
@@ -69,8 +69,8 @@ def expanding(text: str) -> Raw:
             reference = f"${{{name}:+{before}${name}{after}}}"
         else:
             reference = f"${{{name}}}"
-        parts += [_escape_double(text[at : found.start()]), reference]
-        at = found.end()
+        parts += [_escape_double(text[at : match.start()]), reference]
+        at = match.end()
     return Raw('"' + "".join([*parts, _escape_double(text[at:])]) + '"')
 
 

@@ -82,7 +82,7 @@ def run_words(plan: Plan, campaign: Path, variables: Sequence[str]) -> list[Word
     names = [name for name in dict.fromkeys([*variables, *_ALSO]) if name != "PYTHONPATH"]
     for name in names:
         if not _VARIABLE.fullmatch(name):
-            raise InputError(f"{name!r} is not a valid variable name", next_step="use letters, digits and _")
+            raise InputError(f'"{name}" is not a valid variable name', next_step="use letters, digits and _")
     words = _RUNTIMES[container.runtime](plan, campaign, names)
     inside = {"apptainer": _INSIDE_HOME, "shifter": _INSIDE + 'exec "$@"'}.get(container.family, _INSIDE_WATCHED)
     given = {**plan.site.environment, **plan.place.pool.environment}.get("PYTHONPATH")
@@ -225,7 +225,7 @@ def _mountable(path: str) -> str:
     if _MOUNTABLE.fullmatch(path):
         return path
     raise InputError(
-        f"the path {path!r} cannot be mounted into a container",
+        f"the path {path} cannot be mounted into a container",
         next_step='use a path without : , " \\ and control characters, such as another folder with --results',
     )
 

@@ -477,14 +477,14 @@ def read_done(path: Path) -> Iterator[Done]:
     with file:
         while line := file.readline(MAX_DONE_LINE):
             text = line.decode("ascii", "replace")
-            found = _DONE.fullmatch(text)
-            if found is None:
+            match = _DONE.fullmatch(text)
+            if match is None:
                 if not text.endswith("\n") and len(text) < MAX_DONE_LINE:
                     return
-                raise DamagedDataError(f"{path}: not a line RUN_ID EXIT BEGAN ENDED: {text[:80]!r}")
-            if int(found[2]) > MAX_EXIT:
-                raise DamagedDataError(f"{path}: {found[2]} is not an exit code")
-            yield Done(found[1], int(found[2]), float(found[3]), float(found[4]), int(found[5] or 0))
+                raise DamagedDataError(f'{path}: not a line RUN_ID EXIT BEGAN ENDED: "{text[:80]}"')
+            if int(match[2]) > MAX_EXIT:
+                raise DamagedDataError(f"{path}: {match[2]} is not an exit code")
+            yield Done(match[1], int(match[2]), float(match[3]), float(match[4]), int(match[5] or 0))
 
 
 TAKEN = "never-began:"
@@ -499,8 +499,8 @@ def lease_holder(raw: Path) -> str | None:
             text = file.read(400).decode("ascii", "replace")
     except OSError:
         return None
-    found = _HOLDER.fullmatch(text)
-    return found[1] if found else None if text.startswith(TAKEN) else BY_HAND
+    match = _HOLDER.fullmatch(text)
+    return match[1] if match else None if text.startswith(TAKEN) else BY_HAND
 
 
 def read_tail(path: Path, limit_bytes: int) -> str:

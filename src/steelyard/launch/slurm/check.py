@@ -67,8 +67,8 @@ class _SlurmNode:
     def devices(self, wanted: str) -> int:
         """Count the devices that a request such as gpu or gpu:a100 matches."""
         kind, _, model = wanted.partition(":")
-        found = _GPU.findall(self.values.get("Gres", ""))
-        return sum(small_number(count) or 0 for name, of, count in found if name == kind and (not model or model == of))
+        gpus = _GPU.findall(self.values.get("Gres", ""))
+        return sum(small_number(count) or 0 for name, of, count in gpus if name == kind and (not model or model == of))
 
 
 def checks(place: Place, call: Call) -> Iterator[Check]:
@@ -131,28 +131,28 @@ def _list_partitions(call: Call) -> dict[str, dict[str, str]]:
     return {values["PartitionName"]: values for values in pairs if "PartitionName" in values}
 
 
-def _chosen(place: Place, found: dict[str, dict[str, str]]) -> list[str]:
+def _chosen(place: Place, partitions: dict[str, dict[str, str]]) -> list[str]:
     """Return the partitions that the pool names, or the site's default; empty if there is none."""
     if place.pool.partition is not None:
         return place.pool.partition.split(",")
-    return [name for name, values in found.items() if values.get("Default") == "YES"][:1]
+    return [name for name, values in partitions.items() if values.get("Default") == "YES"][:1]
 
 
-def _is_closed(place: Place, found: dict[str, dict[str, str]]) -> bool:
+def _is_closed(place: Place, partitions: dict[str, dict[str, str]]) -> bool:
     """Return whether jobs can be queued but do not start, as during maintenance."""
-    states = {found[name].get("State") for name in _chosen(place, found) if name in found}
+    states = {partitions[name].get("State") for name in _chosen(place, partitions) if name in partitions}
     return "DOWN" in states and "UP" not in states
 
 
-def _check_partition(place: Place, found: dict[str, dict[str, str]]) -> Iterator[Check]:
-    wanted = _chosen(place, found)
+def _check_partition(place: Place, partitions: dict[str, dict[str, str]]) -> Iterator[Check]:
+    wanted = _chosen(place, partitions)
     if not wanted:
-        yield Check("partition", "wrong", "not set, and the site has no default", f"set one of {_few(found)}")
+        yield Check("partition", "wrong", "not set, and the site has no default", f"set one of {_few(partitions)}")
     for name in wanted:
-        if name not in found:
-            yield Check("partition", "wrong", f"{name!r} does not exist", f"set one of {_few(found)}")
+        if name not in partitions:
+            yield Check("partition", "wrong", f"{name} does not exist", f"set one of {_few(partitions)}")
         else:
-            yield from _check_one_partition(place, name, found[name])
+            yield from _check_one_partition(place, name, partitions[name])
 
 
 def _check_one_partition(place: Place, name: str, values: dict[str, str]) -> Iterator[Check]:
@@ -166,8 +166,8 @@ def _check_one_partition(place: Place, name: str, values: dict[str, str]) -> Ite
     longest_s = seconds_of(values.get("MaxTime", ""))
     if longest_s is not None and (pool.max_time_s is None or pool.max_time_s > longest_s):
         asked = "is not set" if pool.max_time_s is None else f"is {pool.max_time_s}"
-        found = f"the pool's max_time_s {asked}, {name} allows {longest_s}"
-        yield Check("time limit", "note" if pool.max_time_s is None else "wrong", found, f"set it to {longest_s}")
+        text = f"the pool's max_time_s {asked}, {name} allows {longest_s}"
+        yield Check("time limit", "note" if pool.max_time_s is None else "wrong", text, f"set it to {longest_s}")
     most = small_number(values.get("MaxNodes", ""))
     if most is not None and pool.max_nodes is not None and pool.max_nodes > most:
         yield Check(
@@ -176,7 +176,7 @@ def _check_one_partition(place: Place, name: str, values: dict[str, str]) -> Ite
     for key, value in (("AllowAccounts", pool.account), ("AllowQos", pool.qos)):
         allowed = values.get(key, "ALL").split(",")
         if value is not None and "ALL" not in allowed and value not in allowed:
-            yield Check("partition", "wrong", f"{name} does not allow {value!r}", f"{key} is {_few(allowed)}")
+            yield Check("partition", "wrong", f"{name} does not allow {value}", f"{key} is {_few(allowed)}")
 
 
 # -- its nodes
@@ -202,8 +202,8 @@ def _check_nodes(place: Place, nodes: list[_SlurmNode], *, closed: bool) -> Iter
         return
     usable = [node for node in nodes if node.usable()]
     if not usable:
-        found = f"all {len(nodes)} are down or drained"
-        yield Check("nodes", "note" if closed else "wrong", found, "wait, or use another partition")
+        text = f"all {len(nodes)} are down or drained"
+        yield Check("nodes", "note" if closed else "wrong", text, "wait, or use another partition")
         usable = nodes
     pool = place.pool
     machines = sorted({node.values.get("Arch", "") for node in usable} - {""})
@@ -212,8 +212,8 @@ def _check_nodes(place: Place, nodes: list[_SlurmNode], *, closed: bool) -> Iter
     elif machines != [pool.architecture]:
         fix = "set the pool's architecture, or a constraint that selects such nodes"
         chosen = pool.architecture in machines and pool.constraint is not None
-        found = f"nodes are {' and '.join(machines)}, the pool says {pool.architecture}"
-        yield Check("architecture", "note" if chosen else "wrong", found, fix)
+        text = f"nodes are {' and '.join(machines)}, the pool says {pool.architecture}"
+        yield Check("architecture", "note" if chosen else "wrong", text, fix)
     else:
         yield Check("architecture", "ok", pool.architecture)
     yield from _check_devices(place, usable)
@@ -223,8 +223,8 @@ def _check_nodes(place: Place, nodes: list[_SlurmNode], *, closed: bool) -> Iter
     ):
         have = [number for node in usable if (number := node.number(key)) is not None]
         if asked is not None and have and asked > max(have):
-            found = f"set to {asked}, the largest node has {max(have)}"
-            yield Check(what, "wrong", found, f"set it to {max(have)} or less")
+            text = f"set to {asked}, the largest node has {max(have)}"
+            yield Check(what, "wrong", text, f"set it to {max(have)} or less")
 
 
 def _check_devices(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
@@ -270,12 +270,12 @@ def _check_association(place: Place, call: Call) -> Iterator[Check]:
         return
     accounts = sorted({row[0] for row in rows})
     if pool.account is not None and pool.account not in accounts:
-        yield Check("account", "wrong", f"{user} has no account {pool.account!r}", f"set one of {_few(accounts)}")
+        yield Check("account", "wrong", f"{user} has no account {pool.account}", f"set one of {_few(accounts)}")
     elif pool.account is not None:
         yield Check("account", "ok", f"{user} may use {pool.account}")
     qualities = sorted({name for row in rows for name in row[1].split(",") if pool.account in (None, row[0])} - {""})
     if pool.qos is not None and qualities and pool.qos not in qualities:
-        yield Check("qos", "wrong", f"{user} may not use {pool.qos!r}", f"set one of {_few(qualities)}")
+        yield Check("qos", "wrong", f"{user} may not use {pool.qos}", f"set one of {_few(qualities)}")
 
 
 def _user() -> str:
@@ -327,10 +327,10 @@ def find_limits(place: Place, call: Call, partitions: dict[str, dict[str, str]] 
     names = {pool.qos or own.get("DefaultQOS") or "normal"}
     names |= {partitions[name].get("QoS", "") for name in _chosen(place, partitions) if name in partitions}
     qualities = _list_accounting(call, ["qos", f"names={','.join(sorted(names - {'', 'N/A'}))}"], ["Name", *_QUALITY])
-    found = [*_limits_in(own, _ASSOCIATION, f"account {own.get('Account')}")]
+    limits = [*_limits_in(own, _ASSOCIATION, f"account {own.get('Account')}")]
     for row in qualities:
-        found += _limits_in(row, _QUALITY, f"QOS {row['Name']}")
-    return found
+        limits += _limits_in(row, _QUALITY, f"QOS {row['Name']}")
+    return limits
 
 
 def _list_accounting(call: Call, what: list[str], names: list[str]) -> list[dict[str, str]]:
@@ -349,7 +349,7 @@ def _limits_in(row: dict[str, str], names: Mapping[str, LimitOf], who: str) -> I
             yield Limit(of, most, f"{name} of {who}")
 
 
-def limit_checks(place: Place, found: list[Limit]) -> Iterator[Check]:
+def limit_checks(place: Place, known: list[Limit]) -> Iterator[Check]:
     """Compare the limits of accounting with those of the site file."""
     pool, limits = place.pool, place.site.limits
     fields: dict[LimitOf, tuple[str, int | None]] = {
@@ -359,7 +359,7 @@ def limit_checks(place: Place, found: list[Limit]) -> Iterator[Check]:
         "nodes": ("the pool's max_nodes", pool.max_nodes),
     }
     for of, (field, value) in fields.items():
-        limit = min((limit for limit in found if limit.of == of), key=lambda limit: limit.most, default=None)
+        limit = min((limit for limit in known if limit.of == of), key=lambda limit: limit.most, default=None)
         if limit is None or (value is not None and value <= limit.most):
             continue
         said = f"{field} is {'not set' if value is None else value}, {limit.who} is {limit.most}"

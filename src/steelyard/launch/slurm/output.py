@@ -64,8 +64,8 @@ def cause_in(output: str) -> tuple[StatusCode, str] | None:
     Often there is no other trace: a step over its memory limit is FAILED with signal 9, and only slurmstepd tells why.
     """
     for cause, pattern in _WORDS:
-        if found := pattern.search(output):
-            if cause == "cancelled" and "*** STEP" in found[0] and _LEFT_OVER.search(output, 0, found.start()):
+        if match := pattern.search(output):
+            if cause == "cancelled" and "*** STEP" in match[0] and _LEFT_OVER.search(output, 0, match.start()):
                 return None
-            return cause, found[0].strip()[:MAX_LINE]
+            return cause, match[0].strip()[:MAX_LINE]
     return None

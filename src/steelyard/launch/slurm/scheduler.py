@@ -118,16 +118,16 @@ class Slurm:
     def most_queued(self, place: Place) -> int | None:
         """Return the smallest limit of the user's association and of the QOS that apply."""
         try:
-            found = check.find_limits(place, self._call)
+            limits = check.find_limits(place, self._call)
         except CommandMissingError:
             return None
-        return min((limit.most for limit in found if limit.of == "submitted"), default=None)
+        return min((limit.most for limit in limits if limit.of == "submitted"), default=None)
 
     def render(self, campaign: Campaign, job: JobArray) -> dict[str, str]:
         """Return job.sh, which is given to sbatch, and node.sh."""
         if "\\" in str(campaign.path.absolute()):
             raise InputError(
-                f"Slurm cannot write output below a path with a backslash: {campaign.path.absolute()}",
+                f"Slurm cannot write output below a path with a backslash: {campaign.path}",
                 next_step="give another folder with --results",
             )
         master, port = Raw(f'"${MEETING_HOST}"'), Raw(f'"${MEETING_PORT}"')
@@ -150,13 +150,13 @@ class Slurm:
             # Slurm would replace it, in the folder too: the only case in which the script's relative path fails.
             words.append(f"--output={str(script.parent).replace('%', '%%')}/{output_name(campaign, job)}")
         answer = self._queue_job([*words, str(script), *([] if is_array(campaign, job) else ["0"])])
-        found = _ANSWER.fullmatch(answer.strip().splitlines()[-1] if answer.strip() else "")
-        if found is None:
+        match = _ANSWER.fullmatch(answer.strip().splitlines()[-1] if answer.strip() else "")
+        if match is None:
             raise SteelyardError(
-                f"sbatch returned no job id: {answer[:400]!r}",
+                f'sbatch returned no job id: "{answer[:400]}"',
                 next_step="run the same command again: it looks for the job",
             )
-        return f"{found[1]};{found[2] or cluster}"
+        return f"{match[1]};{match[2] or cluster}"
 
     def _queue_job(self, words: Sequence[str]) -> str:
         """Return the answer of sbatch; QueueFullError if a limit on jobs in the queue is reached."""
@@ -211,7 +211,7 @@ class Slurm:
             known = sorted({job_id for job_id, _ in keys if job_id.isdecimal()})
             account = self._account(campaign, f"--jobs={','.join(known)}") if known else {}
             queue = queue if account else self._with_exit_codes(queue)
-        found: dict[tuple[int, int], TaskState] = {}
+        by_task: dict[tuple[int, int], TaskState] = {}
         for one in asked:
             states: dict[str, TaskState] = {}
             for job_id in one.ids:
@@ -230,8 +230,8 @@ class Slurm:
                 if state is not None:
                     states[job_id] = state
             if (state := _of_copies(one, states)) is not None:
-                found[one.job.number, one.task] = state
-        return found
+                by_task[one.job.number, one.task] = state
+        return by_task
 
     def _asked_about(
         self, campaign: Campaign, jobs: Sequence[JobArray], queue: dict[TaskKey, TaskLine]
@@ -272,7 +272,7 @@ class Slurm:
 
     def cancel(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         """Cancel jobs with one scancel; jobs that have already ended are not an error."""
-        ids = {job.number: found for job in jobs if (found := campaign.job_id(job)) is not None}
+        ids = {job.number: one for job in jobs if (one := campaign.job_id(job)) is not None}
         for job_id in ids.values():
             self._require_cluster(job_id)
         # Also those whose answer was lost, and copies of a job.
@@ -326,16 +326,16 @@ class Slurm:
         cluster = job_id.partition(";")[2]
         if cluster and cluster != self._cluster_name():
             raise SteelyardError(
-                f"the jobs are on cluster {cluster!r}, but Slurm here belongs to {self._cluster_name()!r}",
-                next_step=f"run the command on a login node of {cluster!r}",
+                f"the jobs are on cluster {cluster}, but Slurm here belongs to {self._cluster_name()}",
+                next_step=f"run the command on a login node of {cluster}",
             )
 
     def _cluster_name(self) -> str:
         if self._cluster is None:
-            found = _CLUSTER.search(self._ask(["scontrol", "show", "config"]))
-            if found is None:
+            match = _CLUSTER.search(self._ask(["scontrol", "show", "config"]))
+            if match is None:
                 raise SteelyardError("Slurm does not report the name of its cluster", next_step="scontrol show config")
-            self._cluster = found[1]
+            self._cluster = match[1]
         return self._cluster
 
     def _ask(self, words: Sequence[str], speak: Mapping[str, str] = SPEECH) -> str:
@@ -362,7 +362,7 @@ class Slurm:
             )
         except FileNotFoundError:
             raise CommandMissingError(
-                f"Slurm's command {words[0]!r} was not found",
+                f"Slurm's command {words[0]} was not found",
                 next_step="run the command on a login node of the site, or load its Slurm module",
             ) from None
         except subprocess.TimeoutExpired:

@@ -126,37 +126,37 @@ class TaskLine:
 
 def read_squeue(text: str) -> dict[TaskKey, TaskLine]:
     """Parse the output of squeue with SQUEUE_FIELDS."""
-    found: dict[TaskKey, TaskLine] = {}
+    by_task: dict[TaskKey, TaskLine] = {}
     for line in text.splitlines():
         fields = line.split("|", 8)
         if len(fields) < 9:
             continue
         job, tasks, state, reason, nodes, queued, started, used, name = fields
         told = TaskLine(job, name, state, reason, nodes, _utc(queued), _utc(started), seconds_of(used))
-        _add(found, job, tasks, told)
-    return found
+        _add(by_task, job, tasks, told)
+    return by_task
 
 
-def _add(found: dict[TaskKey, T], job: str, tasks: str, told: T) -> None:
+def _add(by_task: dict[TaskKey, T], job: str, tasks: str, told: T) -> None:
     """Add what a line says to all its tasks."""
     for task in indexes(tasks):
-        found[job, task] = told
-        if len(found) > MAX_TASKS:
+        by_task[job, task] = told
+        if len(by_task) > MAX_TASKS:
             raise SteelyardError(f"Slurm lists more than {MAX_TASKS:,} tasks")
 
 
 def read_exit_codes(text: str) -> dict[TaskKey, int]:
     """Parse wait statuses from the output of squeue with --Format=ArrayJobID,ArrayTaskID,exit_code."""
-    found: dict[TaskKey, int] = {}
+    by_task: dict[TaskKey, int] = {}
     for words in (line.split() for line in text.splitlines()):
         if len(words) == 3 and words[0].isdecimal() and (status := small_number(words[2])) is not None:
-            _add(found, words[0], words[1], status)
-    return found
+            _add(by_task, words[0], words[1], status)
+    return by_task
 
 
 def read_sacct(text: str) -> dict[TaskKey, TaskLine]:
     """Parse the output of sacct with SACCT_FIELDS."""
-    found: dict[TaskKey, TaskLine] = {}
+    by_task: dict[TaskKey, TaskLine] = {}
     for line in text.splitlines():
         fields = line.split("|", 9)
         if len(fields) < 10:
@@ -182,8 +182,8 @@ def read_sacct(text: str) -> dict[TaskKey, TaskLine]:
             cancelled_by=int(by[1]) if by else None,
             numbered=bool(tasks),
         )
-        _add(found, job, tasks.strip("[]"), told)
-    return found
+        _add(by_task, job, tasks.strip("[]"), told)
+    return by_task
 
 
 def indexes(text: str) -> Iterator[int]:
@@ -192,26 +192,26 @@ def indexes(text: str) -> Iterator[int]:
         yield 0
         return
     for part in text.partition("%")[0].split(","):
-        if found := _RANGE.fullmatch(part):
-            first, last = int(found[1]), int(found[2] or found[1])
-            yield from range(first, min(last, MAX_INDEX) + 1, max(1, int(found[3] or 1)))
+        if match := _RANGE.fullmatch(part):
+            first, last = int(match[1]), int(match[2] or match[1])
+            yield from range(first, min(last, MAX_INDEX) + 1, max(1, int(match[3] or 1)))
 
 
 def node_names(text: str) -> tuple[str, ...]:
     """Expand Slurm's list of nodes, such as n[1-3,7],login; keep what cannot be parsed."""
     names: list[str] = []
     for part in re.findall(r"[^\[\],]+(?:\[[^\]]*\][^\[\],]*)*", text[:100_000]):
-        found = _BRACKETS.fullmatch(part)
-        if found is None:
+        match = _BRACKETS.fullmatch(part)
+        if match is None:
             names.append(part)
             continue
-        for piece in found[2].split(","):
+        for piece in match[2].split(","):
             first, _, last = piece.partition("-")
             begin, end = small_number(first), small_number(last or first)
             if begin is None or end is None:
                 continue
             end = min(end, begin + MAX_NODES - len(names))
-            names += [f"{found[1]}{number:0{len(first)}d}{found[3]}" for number in range(begin, end + 1)]
+            names += [f"{match[1]}{number:0{len(first)}d}{match[3]}" for number in range(begin, end + 1)]
     return tuple(names[:MAX_NODES])
 
 
@@ -221,10 +221,10 @@ def _utc(text: str) -> str | None:
 
 def seconds_of(text: str) -> int | None:
     """Parse Slurm's duration [DAYS-][HOURS:]MINUTES:SECONDS; None if it is something else."""
-    found = _USED.fullmatch(text)
-    if found is None:
+    match = _USED.fullmatch(text)
+    if match is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 

@@ -77,9 +77,9 @@ class SectionBlocks:
             blocks.append(claims_table(judgements, f"{self.name}-claims"))
         rows = [row for group in self.groups.values() for row in group.rows]
         rows += [row for entry in self.compared for row in (entry.a, entry.b)]
-        found = (*self.document.findings_on(rows), *(each for entry in self.compared for each in entry.findings))
+        findings = (*self.document.findings_on(rows), *(each for entry in self.compared for each in entry.findings))
         title = f"{self.document.name}: {self.layout.title}"
-        return Section(self.name, title, self.layout.question, " ".join(answers), tuple(blocks), merged(found))
+        return Section(self.name, title, self.layout.question, " ".join(answers), tuple(blocks), merged(findings))
 
     def _cells(self, groups: Iterable[RowGroup], column: str) -> tuple[list[Cell], str]:
         """Return one column of some groups and its unit; with several units, each text has its own."""
@@ -128,9 +128,18 @@ class SectionBlocks:
             words += [f"the power limit of the device is {level:g} W"] if level else []
         text = ". ".join(map(capital, words))
         curves = PublishedCurves(
-            name, block.title, f"{text}.", tuple(notes), along, up, unit, series,
-            ideal=block.ideal, level=level, logarithmic=block.logarithmic,
-        )  # fmt: skip
+            name=name,
+            title=block.title,
+            alt=f"{text}.",
+            notes=tuple(notes),
+            along=along,
+            up=up,
+            unit=unit,
+            series=series,
+            ideal=block.ideal,
+            level=level,
+            logarithmic=block.logarithmic,
+        )
         return [curve_chart(curves)], text
 
     def _status(self, group: RowGroup) -> str:
@@ -140,7 +149,7 @@ class SectionBlocks:
         codes = dict.fromkeys(code for entry in entries for code in codes_of(entry))
         if not entries:
             verdicts = "not reliable"
-            codes = dict.fromkeys(found.code for row in group.rows for found in self.document.blocking(row))
+            codes = dict.fromkeys(finding.code for row in group.rows for finding in self.document.blocking(row))
         return f"{verdicts} ({', '.join(codes)})" if codes else ""
 
     def _knees(self, block: BlockLayout, groups: Sequence[RowGroup], name: str) -> Made:
@@ -156,26 +165,32 @@ class SectionBlocks:
                 words.append(f"{group.label}: no knee, {self._status(group)}")
                 continue
             batches = [(row.number(self.layout.over) or math.nan, row) for row in group.rows]
-            found = knee([BatchTimes(b, (b / row.figures[self.layout.figure].value,)) for b, row in batches])
-            value = found.answer if found.value is None else number(found.value, 3)
+            its_knee = knee([BatchTimes(b, (b / row.figures[self.layout.figure].value,)) for b, row in batches])
+            value = its_knee.answer if its_knee.value is None else number(its_knee.value, 3)
             ends = [
                 Cell("-") if end is None else Cell(number(end, 3), end) if math.isfinite(end) else Cell("none")
-                for end in (found.low, found.high)
+                for end in (its_knee.low, its_knee.high)
             ]
-            how = f"{found.method}: {found.reason}"
-            rows.append((*start, Cell(value, found.value), *ends, Cell(how, how)))
-            words.append(f"{group.label}: {self._status(group)}; knee {value}: {found.reason}")
+            how = f"{its_knee.method}: {its_knee.reason}"
+            rows.append((*start, Cell(value, its_knee.value), *ends, Cell(how, how)))
+            words.append(f"{group.label}: {self._status(group)}; knee {value}: {its_knee.reason}")
         columns = (
-            Column("curve", align="left"), Column("comparable", align="left"), Column("knee", "samples", align="left"),
-            Column("CI low"), Column("CI high"), Column("method or reason", align="left"),
-        )  # fmt: skip
+            Column("curve", align="left"),
+            Column("comparable", align="left"),
+            Column("knee", "samples", align="left"),
+            Column("CI low"),
+            Column("CI high"),
+            Column("method or reason", align="left"),
+        )
         return [Table(name, block.title, columns, tuple(rows), (KNEE,))], ". ".join(map(capital, words))
 
     def _pairs(self, block: BlockLayout, _: Sequence[RowGroup], name: str) -> Made:
         """Compare pairs of rows, with the printed claims about them and the commands to repeat the comparison."""
         figure, document = self.layout.figure, self.document
-        made = [(pair, document.compare(document.select(pair.a), document.select(pair.b), pair.factor, figure))
-                for pair in block.pairs]  # fmt: skip
+        made = [
+            (pair, document.compare(document.select(pair.a), document.select(pair.b), pair.factor, figure))
+            for pair in block.pairs
+        ]
         entries = [(_name_pair(entry), entry) for _, compared in made for entry in compared.comparisons]
         self.compared += [entry for _, entry in entries]
         amount = entries[0][1].a.figures[figure]
@@ -183,18 +198,25 @@ class SectionBlocks:
         ratio = "times as long" if is_time else "times as fast"
         shares = ("of the longer time", "of the shorter time") if is_time else ("efficiency",)
         columns = (
-            Column("pair", align="left"), Column("comparable", align="left"), Column("A, the base", amount.unit),
-            Column("B", amount.unit), Column(ratio), *(Column(share, "%") for share in shares),
+            Column("pair", align="left"),
+            Column("comparable", align="left"),
+            Column("A, the base", amount.unit),
+            Column("B", amount.unit),
+            Column(ratio),
+            *(Column(share, "%") for share in shares),
             Column("printed claim and verdict", align="left"),
-        )  # fmt: skip
+        )
         rows = tuple(
             (
-                Cell(label, label), verdict_cell(entry),
+                Cell(label, label),
+                verdict_cell(entry),
                 *(row_cell(document, RowGroup("", (), {}), row, figure, figure) for row in (entry.a, entry.b)),
-                ratio_cell(entry, "job"), *_share_cells(entry, is_time=is_time), _printed_claims(document, entry),
+                ratio_cell(entry, "job"),
+                *_share_cells(entry, is_time=is_time),
+                _printed_claims(document, entry),
             )
             for label, entry in entries
-        )  # fmt: skip
+        )
         notes = [NO_REPEATS]
         notes += ["Both shares are shown, because `faster` and `slower` do not name their base."] * is_time
         commands = [
@@ -244,4 +266,4 @@ def _printed_claims(document: JudgedDocument, entry: Comparison) -> Cell:
     if not judged:
         return Cell("not printed")
     words = "; ".join(f"{each.claim.published or 'no number'} ({each.claim.id}): {each.verdict}" for each in judged)
-    return Cell(words, words, codes=tuple(dict.fromkeys(found.code for each in judged for found in each.findings)))
+    return Cell(words, words, codes=tuple(dict.fromkeys(finding.code for each in judged for finding in each.findings)))

@@ -15,17 +15,20 @@ if TYPE_CHECKING:
 def claims_table(judgements: Sequence[Judgement], name: str, title: str = "Claims of the document") -> Table:
     """Return a table of claims: what is printed, what the rows give, and the verdict."""
     columns = (
-        Column("claim", align="left"), Column("verdict", align="left"), Column("printed", align="left"),
-        Column("text", align="left"), Column("recomputed from the rows", align="left"),
-    )  # fmt: skip
+        Column("claim", align="left"),
+        Column("verdict", align="left"),
+        Column("printed", align="left"),
+        Column("text", align="left"),
+        Column("recomputed from the rows", align="left"),
+    )
     return Table(name, title, columns, tuple(map(_claim_row, judgements)))
 
 
 def _claim_row(entry: Judgement) -> tuple[Cell, ...]:
     claim = entry.claim
-    codes = tuple(dict.fromkeys(found.code for found in entry.findings))
+    codes = tuple(dict.fromkeys(finding.code for finding in entry.findings))
     given = entry.recomputed if entry.verdict == "holds" else entry.sums
-    why = [given, *(found.message for found in entry.findings), *entry.notes]
+    why = [given, *(finding.message for finding in entry.findings), *entry.notes]
     words = f"{entry.asserted}: {'; '.join(dict.fromkeys(filter(None, why)))}"
     text = f"{claim.text} ({claim.place})" if claim.place else claim.text
     return (

@@ -65,7 +65,7 @@ def audit_page(audits: Sequence[Audit]) -> Page:
 
 def _first(entry: Audit) -> FirstScreen:
     """Return the verdict, and what it is made of."""
-    counts = Counter(found.severity for found in entry.findings)
+    counts = Counter(finding.severity for finding in entry.findings)
     figures = [KeyFigure(f"{each}s", str(counts[each]), unreliable=counts[each] > 0) for each in ("error", "warning")]
     if entry.judgements:
         held = sum(one.verdict == "holds" for one in entry.judgements)
@@ -82,13 +82,19 @@ def _sections(entry: Audit, prefix: str, *, several: bool) -> list[Section]:
     tables = entry.tables
     about = f": {entry.name}" if several else ""
     # Findings that are not about a row: on runs or whole tables.
-    elsewhere = tuple(found for found in entry.findings if not any(rows_meant(found, table) for table in tables))
+    elsewhere = tuple(finding for finding in entry.findings if not any(rows_meant(finding, table) for table in tables))
     made = []
     if several or elsewhere:
-        made = [Section(
-            f"{prefix}verdict", f"Verdict{about}", f"Is {entry.name} consistent?", _verdict(entry),
-            (Prose((entry.about,)),), elsewhere,
-        )]  # fmt: skip
+        made = [
+            Section(
+                f"{prefix}verdict",
+                f"Verdict{about}",
+                f"Is {entry.name} consistent?",
+                _verdict(entry),
+                (Prose((entry.about,)),),
+                elsewhere,
+            )
+        ]
     for place, table in enumerate(tables, 1):
         made.append(_table_section(entry, table, f"{prefix}table{f'-{place}' if len(tables) > 1 else ''}", about))
     if entry.judgements:
@@ -109,13 +115,13 @@ def _verdict(entry: Audit) -> str:
 
 def _table_section(entry: Audit, table: Rows, name: str, about: str) -> Section:
     by_row: dict[str, list[Finding]] = defaultdict(list)
-    for found in entry.findings:
-        for place in rows_meant(found, table):
-            by_row[place].append(found)
+    for finding in entry.findings:
+        for place in rows_meant(finding, table):
+            by_row[place].append(finding)
     concerned = tuple(row for row in table.rows if row.place in by_row)
     answer = f"{len(concerned)} of {many(len(table.rows), 'row')} have findings." if concerned else NOTHING_FOUND
-    listed = dict.fromkeys(found for row in concerned for found in by_row[row.place])
-    findings = tuple(sorted(listed, key=lambda found: list(SEVERITIES).index(found.severity)))
+    listed = dict.fromkeys(finding for row in concerned for finding in by_row[row.place])
+    findings = tuple(sorted(listed, key=lambda finding: list(SEVERITIES).index(finding.severity)))
     printed = shown_tables(table, entry.findings_on(table))
     blocks = []
     for number, one in enumerate(printed, 1):
@@ -168,8 +174,8 @@ def _shown_table(
     columns.append(Column("findings", align="left"))
     made = []
     for n in chosen:
-        found = dict.fromkeys(entry.code for place in one.places[n] for entry in by_row.get(place, ()))
-        beside = Cell("" if found else "-", " ".join(found) or None, codes=tuple(found))
+        codes = dict.fromkeys(entry.code for place in one.places[n] for entry in by_row.get(place, ()))
+        beside = Cell("" if codes else "-", " ".join(codes) or None, codes=tuple(codes))
         made.append((*map(_cell, one.lines[n]), beside))
     notes = []
     if any(_is_marked(one.lines[n]) for n in chosen):

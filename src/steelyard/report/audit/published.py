@@ -77,7 +77,7 @@ class JudgedDocument:
 
     def findings_on(self, rows: Iterable[Row]) -> tuple[Finding, ...]:
         """Return the distinct findings on these rows."""
-        return tuple(dict.fromkeys(found for row in rows for found in self._by_row.get(row.place, ())))
+        return tuple(dict.fromkeys(finding for row in rows for finding in self._by_row.get(row.place, ())))
 
     def codes_on(self, row: Row) -> tuple[str, ...]:
         """Return the codes of the errors and warnings on a row."""
@@ -85,8 +85,8 @@ class JudgedDocument:
 
     def blocking(self, row: Row) -> tuple[Finding, ...]:
         """Return the errors that rule out every ratio with this row."""
-        found = self.findings_on([row])
-        return tuple(entry for entry in found if entry.severity == "error" and not entry.code.startswith(BETWEEN))
+        findings = self.findings_on([row])
+        return tuple(entry for entry in findings if entry.severity == "error" and not entry.code.startswith(BETWEEN))
 
     def compare(self, a: Sequence[Row], b: Sequence[Row], factor: str, metric: str) -> Compared:
         """Compare B with its base A, by the rules on pairs and the findings on the rows."""
@@ -95,12 +95,12 @@ class JudgedDocument:
 
     def _with_own_findings(self, entry: Comparison) -> Comparison:
         both = check_table(RowTable(self.table.name, (entry.a, entry.b), self.table.platforms))
-        between = (found for found in both if found.code.startswith(BETWEEN))
+        between = (finding for finding in both if finding.code.startswith(BETWEEN))
         every = (*self.blocking(entry.a), *self.blocking(entry.b), *between, *entry.findings)
-        found = tuple(replace(each, place=each.place.removeprefix(f"{self.name}, ")) for each in every)
-        if error_codes(found):
-            return replace(entry, verdict=BLOCKED, findings=found, ratios=())
-        return replace(entry, findings=found)
+        findings = tuple(replace(each, place=each.place.removeprefix(f"{self.name}, ")) for each in every)
+        if error_codes(findings):
+            return replace(entry, verdict=BLOCKED, findings=findings, ratios=())
+        return replace(entry, findings=findings)
 
     def judged(self, row: Row, other: Row) -> list[Judgement]:
         """Return the claims about exactly these two rows, in either order."""
@@ -114,20 +114,20 @@ class JudgedDocument:
     @cached_property
     def _by_row(self) -> dict[str, list[Finding]]:
         """Findings by place of a row, as in a selection."""
-        found: dict[str, list[Finding]] = {}
+        by_place: dict[str, list[Finding]] = {}
         for entry in self.audit.findings:
             for place in rows_meant(entry, self.table):
-                found.setdefault(f"{self.name}, {place}", []).append(entry)
-        return found
+                by_place.setdefault(f"{self.name}, {place}", []).append(entry)
+        return by_place
 
     @cached_property
     def _by_pair(self) -> dict[frozenset[str], list[Judgement]]:
-        found: dict[frozenset[str], list[Judgement]] = {}
+        by_pair: dict[frozenset[str], list[Judgement]] = {}
         for entry in self.audit.judgements:
             if isinstance(entry.claim, PairClaim) and not entry.claim.over:
                 ((a, b),), _ = pairs_of(entry.claim, self.table)
-                found.setdefault(frozenset(f"{self.name}, {row.place}" for row in (a, b)), []).append(entry)
-        return found
+                by_pair.setdefault(frozenset(f"{self.name}, {row.place}" for row in (a, b)), []).append(entry)
+        return by_pair
 
 
 def selection(name: str, wanted: str) -> str:
@@ -185,7 +185,7 @@ def _per_energy_cell(row: Row, column: str) -> Cell:
 
 def codes_of(entry: Comparison) -> tuple[str, ...]:
     """Return the codes of the errors of a comparison; without errors, those of the warnings."""
-    codes = dict.fromkeys(found.code for found in entry.findings if found.severity != "note")
+    codes = dict.fromkeys(finding.code for finding in entry.findings if finding.severity != "note")
     return error_codes(entry.findings) or tuple(codes)
 
 

@@ -65,12 +65,16 @@ def _document_section(document: JudgedDocument, left: Sequence[Judgement]) -> Se
     """Source of the rows, what is unknown about them, and the claims that belong to no other section."""
     source = document.provenance
     facts = [
-        ("document", source.title), ("authors", ", ".join(source.authors)),
-        ("published", source.published), ("year", str(source.year or "unknown")),
-        ("address", source.address or "unknown"), ("measured", source.measured), ("transcribed", source.typed_in),
+        ("document", source.title),
+        ("authors", ", ".join(source.authors)),
+        ("published", source.published),
+        ("year", str(source.year or "unknown")),
+        ("address", source.address or "unknown"),
+        ("measured", source.measured),
+        ("transcribed", source.typed_in),
         ("rows", f"{len(document.table.rows)}; in a terminal: steelyard audit {document.name}"),
         *(("unknown", text) for text in source.unknown),
-    ]  # fmt: skip
+    ]
     # A power limit is not a measurement, so no energy is derived from it.
     if not any("energy" in metric or "power" in metric for row in document.table.rows for metric in row.figures):
         facts.append(("unknown", "energy: no row states it, and it is not derived from a power limit"))

@@ -122,24 +122,24 @@ def _ends(curve: BatchCurve) -> tuple[float, float]:
 
 
 def _knee(curve: BatchCurve, axes: Axes, factor: float) -> list[Layer]:
-    found, (first, last) = curve.knee, _ends(curve)
-    if found is None:
+    knee, (first, last) = curve.knee, _ends(curve)
+    if knee is None:
         return []
     out: list[Layer] = []
-    if found.low is not None and found.high is not None and found.low < last:
-        band = {"x": max(first, found.low), "x2": min(last, found.high)}
+    if knee.low is not None and knee.high is not None and knee.low < last:
+        band = {"x": max(first, knee.low), "x2": min(last, knee.high)}
         encoding = {"x": {"field": "x", **axes.x}, "x2": {"field": "x2"}}
         out += shown_by(KNEE_CI, [layer([band], "rect", encoding, color=PALE, opacity=1)])
-    if found.value is not None and first <= found.value <= last:
+    if knee.value is not None and first <= knee.value <= last:
         line = {"x": {"field": "x", **axes.x}}
-        rule = layer([{"x": found.value}], "rule", line, color=RED, strokeWidth=2, strokeDash=DASHED)
-        out += shown_by(_knee_sign(found), [rule])
+        rule = layer([{"x": knee.value}], "rule", line, color=RED, strokeWidth=2, strokeDash=DASHED)
+        out += shown_by(_knee_sign(knee), [rule])
     asymptote = _drawn_asymptote(curve)
     if asymptote is not None:
         line = {"y": {"field": "y", **axes.y}}
         value = [{"y": asymptote / factor}]
         rule = layer(value, "rule", line, color=QUIET, strokeWidth=1.6, strokeDash=DOTTED)
-        out += shown_by(_most(found), [rule])
+        out += shown_by(_most(knee), [rule])
     return out
 
 
@@ -150,15 +150,15 @@ def _drawn_asymptote(curve: BatchCurve) -> float | None:
 
 
 def _form(curve: BatchCurve, factor: float) -> list[dict[str, Any]]:
-    found = curve.knee
-    if found is None or found.fixed_s is None or found.sample_s is None or found.method != "fixed and per-sample time":
+    knee = curve.knee
+    if knee is None or knee.fixed_s is None or knee.sample_s is None or knee.method != "fixed and per-sample time":
         return []
     swept = [entry.batch for entry in curve.cells if entry.throughput.value is not None]
-    start, stop = max(found.from_batch or 0.0, min(swept)), max(swept)
+    start, stop = max(knee.from_batch or 0.0, min(swept)), max(swept)
     spec_of = curve.cells[0].cell.records[0].spec
     whole = spec_of.devices * spec_of.accumulation / factor
     batches = [start * (stop / start) ** (n / (DRAWN - 1)) for n in range(DRAWN)] if stop > start else []
-    return [{"x": b, "y": whole * b / (found.fixed_s + found.sample_s * b)} for b in batches]
+    return [{"x": b, "y": whole * b / (knee.fixed_s + knee.sample_s * b)} for b in batches]
 
 
 def _failed(entry: BatchCell) -> bool:
@@ -174,13 +174,13 @@ def _signs(curve: BatchCurve, values: Sequence[dict[str, Any]]) -> list[Sign]:
         signs.append(Sign(WITHOUT_CI, BLUE, "circle", filled=False))
     if line and _form(curve, 1.0):
         signs.append(Sign(FITTED, BLUE, line=True))
-    found = curve.knee
-    if found is not None and found.value is not None and _ends(curve)[0] <= found.value <= _ends(curve)[1]:
-        signs.append(Sign(_knee_sign(found), RED, line=True, dash=DASHED))
-    if found is not None and found.low is not None and found.high is not None and found.low < _ends(curve)[1]:
+    knee = curve.knee
+    if knee is not None and knee.value is not None and _ends(curve)[0] <= knee.value <= _ends(curve)[1]:
+        signs.append(Sign(_knee_sign(knee), RED, line=True, dash=DASHED))
+    if knee is not None and knee.low is not None and knee.high is not None and knee.low < _ends(curve)[1]:
         signs.append(Sign(KNEE_CI, QUIET, area=PALE))
-    if found is not None and _drawn_asymptote(curve) is not None:
-        signs.append(Sign(_most(found), QUIET, line=True, dash=DOTTED))
+    if knee is not None and _drawn_asymptote(curve) is not None:
+        signs.append(Sign(_most(knee), QUIET, line=True, dash=DOTTED))
     if any(entry.out_of_memory for entry in curve.cells):
         signs.append(Sign(NO_MEMORY, INK, DIAGONAL))
     if any(_failed(entry) for entry in curve.cells):
@@ -191,16 +191,16 @@ def _signs(curve: BatchCurve, values: Sequence[dict[str, Any]]) -> list[Sign]:
 # -- texts and table
 
 
-def _share(found: Knee) -> str:
-    return f"{100 * found.share:g} %"
+def _share(knee: Knee) -> str:
+    return f"{100 * knee.share:g} %"
 
 
-def _knee_sign(found: Knee) -> str:
-    return f"knee: {_share(found)} of the maximum"
+def _knee_sign(knee: Knee) -> str:
+    return f"knee: {_share(knee)} of the maximum"
 
 
-def _most(found: Knee) -> str:
-    return "best swept batch" if found.method == "swept batches alone" else "asymptote"
+def _most(knee: Knee) -> str:
+    return "best swept batch" if knee.of_best else "asymptote"
 
 
 def _words(curve: BatchCurve) -> str:
@@ -229,20 +229,20 @@ def _rate(entry: BatchCell) -> str:
 
 
 def _knee_words(curve: BatchCurve) -> str:
-    found = curve.knee
-    if found is None:
+    knee = curve.knee
+    if knee is None:
         return ""
-    if found.value is None and found.answer in ("beyond the sweep", "below the sweep"):
-        return f"The knee is {found.answer}: {found.reason}."
-    if found.value is None:
-        return f"Knee unknown: {found.reason}."
+    if knee.value is None and knee.answer in ("beyond the sweep", "below the sweep"):
+        return f"The knee is {knee.answer}: {knee.reason}."
+    if knee.value is None:
+        return f"Knee unknown: {knee.reason}."
     ends = ""
-    if found.low is not None and found.high is not None:
-        high = number(found.high, 3) if math.isfinite(found.high) else "no upper bound"
-        ends = f" (95 % CI {number(found.low, 3)} to {high})"
+    if knee.low is not None and knee.high is not None:
+        high = number(knee.high, 3) if math.isfinite(knee.high) else "no upper bound"
+        ends = f" (95 % CI {number(knee.low, 3)} to {high})"
     most = "" if curve.asymptote is None else f", {number(curve.asymptote, 4)} samples/s"
-    where = {"beyond the sweep": ", beyond the sweep", "below the sweep": ", below the sweep"}.get(found.answer, "")
-    return f"Knee at batch {number(found.value, 3)}{ends}{where}: {_share(found)} of the {_most(found)}{most}."
+    where = {"beyond the sweep": ", beyond the sweep", "below the sweep": ", below the sweep"}.get(knee.answer, "")
+    return f"Knee at batch {number(knee.value, 3)}{ends}{where}: {_share(knee)} of the {_most(knee)}{most}."
 
 
 def _notes(curve: BatchCurve) -> tuple[str, ...]:
@@ -258,23 +258,29 @@ def _notes(curve: BatchCurve) -> tuple[str, ...]:
 
 def _table(curve: BatchCurve, name: str) -> Table:
     columns = (
-        Column("batch per device", "samples"), Column("jobs", align="left"),
-        Column("throughput of the job", "samples/s"), Column("share of the maximum", "%"), Column("peak memory", "GiB"),
-    )  # fmt: skip
+        Column("batch per device", "samples"),
+        Column("jobs", align="left"),
+        Column("throughput of the job", "samples/s"),
+        Column("share of the maximum", "%"),
+        Column("peak memory", "GiB"),
+    )
     rows = []
     for entry in curve.cells:
         ids = tuple(record.run_id for record in entry.cell.records)
         codes = error_codes(entry.cell.findings)
         share = None if entry.of_asymptote is None else 100 * entry.of_asymptote
         memory = None if entry.memory_bytes is None else entry.memory_bytes / GIB
+        throughput = Cell("none", runs=ids)
+        if entry.throughput.value is not None:
+            throughput = marked(figure_cell(entry.throughput, ids, codes), entry.cell.unreliable)
         statuses = ", ".join(f"{count} {code.replace('_', ' ')}" for code, count in sorted(entry.cell.statuses.items()))
         rows.append(
             (
-                Cell(f"{entry.batch:,}", entry.batch), Cell(statuses, statuses),
-                Cell("none", runs=ids) if entry.throughput.value is None else
-                marked(figure_cell(entry.throughput, ids, codes), entry.cell.unreliable),
+                Cell(f"{entry.batch:,}", entry.batch),
+                Cell(statuses, statuses),
+                throughput,
                 Cell("-" if share is None else f"{share:.1f}", share, runs=ids),
                 Cell("unknown" if memory is None else number(memory, 3), memory, runs=ids),
             )
-        )  # fmt: skip
+        )
     return Table(f"{name}-data", "Throughput over the batch size", columns, tuple(rows), _notes(curve))

@@ -97,7 +97,7 @@ def _dots(cells: Sequence[CellEnergy]) -> tuple[list[_Dot], list[str]]:
     dots, left_out = [], []
     for entry in cells:
         cost, rate = entry.figures.get(COST), entry.cell.throughput
-        label = names[entry.cell.cell]
+        label = names[entry.cell.name]
         if cost is None or cost.value is None or rate.value is None:
             reason = (cost.reason if cost is not None else entry.main.reason) or rate.reason or "no energy per sample"
             left_out.append(f"{short(label)}: {short(reason.replace('_', ' '), 80)}")
@@ -130,10 +130,14 @@ def _sign(dot: _Dot) -> str:
 def _label(dot: _Dot, factor: float) -> dict[str, Any]:
     (left, right), (low, high) = interval_of(dot.cost), interval_of(dot.rate)
     return {
-        "x": dot.cost.value, "y": (dot.rate.value or 0.0) / factor, "text": short(dot.label, 30).replace("=", " "),
-        "left": left, "right": right,
-        "low": None if low is None else low / factor, "high": None if high is None else high / factor,
-    }  # fmt: skip
+        "x": dot.cost.value,
+        "y": (dot.rate.value or 0.0) / factor,
+        "text": short(dot.label, 30).replace("=", " "),
+        "left": left,
+        "right": right,
+        "low": None if low is None else low / factor,
+        "high": None if high is None else high / factor,
+    }
 
 
 # -- texts and table
@@ -166,14 +170,18 @@ def _notes(dots: Sequence[_Dot], scopes: list[str], left_out: Sequence[str]) -> 
 def _table(cells: Sequence[CellEnergy], name: str) -> Table:
     names = labels([entry.cell for entry in cells])
     columns = (
-        Column("configuration", align="left"), Column("jobs"), Column("energy per sample", "J"),
-        Column("throughput of the job", "samples/s"), Column("includes", align="left"), Column("verdict", align="left"),
-    )  # fmt: skip
+        Column("configuration", align="left"),
+        Column("jobs"),
+        Column("energy per sample", "J"),
+        Column("throughput of the job", "samples/s"),
+        Column("includes", align="left"),
+        Column("verdict", align="left"),
+    )
     rows = []
     for entry in cells:
-        label = names[entry.cell.cell]
+        label = names[entry.cell.name]
         ids = tuple(record.run_id for record in entry.cell.records)
-        codes = tuple(dict.fromkeys(found.code for found in entry.findings))
+        codes = tuple(dict.fromkeys(finding.code for finding in entry.findings))
         cost = entry.figures.get(COST)
         energy = Cell("none", runs=ids, codes=codes) if cost is None else figure_cell(cost, ids, codes)
         judged = (Cell(entry.scope, entry.scope), Cell(entry.verdict, entry.verdict, codes=codes))

@@ -97,26 +97,29 @@ def heat_chart(cells: Sequence[CellSummary], x: str = "batch", y: str = "devices
 
 
 def _fields(cells: Sequence[CellSummary], x: str, y: str) -> list[_Field]:
-    found: dict[tuple[str, str], _Field] = {}
+    fields: dict[tuple[str, str], _Field] = {}
     for cell in cells:
         settings = all_settings(cell)
         missing = [key for key in (x, y) if key not in settings]
         if missing:
-            name = f"{cell.study}/{cell.cell}"
+            name = f"{cell.study}/{cell.name}"
             problem = Problem(missing[0], f"{name} has no such setting", "a setting of every configuration")
             raise InputError("no heat map of these configurations is possible", problems=(problem,))
         field = _Field(
-            short(_text(settings[x]), 24), short(_text(settings[y]), 24), cell, cell.throughput,
-            error_codes(cell.findings) if cell.throughput.value is not None else (),
-        )  # fmt: skip
-        if (field.x, field.y) in found:
+            x=short(_text(settings[x]), 24),
+            y=short(_text(settings[y]), 24),
+            cell=cell,
+            quantity=cell.throughput,
+            codes=error_codes(cell.findings) if cell.throughput.value is not None else (),
+        )
+        if (field.x, field.y) in fields:
             problem = Problem(f"{x} {field.x}, {y} {field.y}", "several configurations", "one configuration")
             what = "the configurations differ in more than two settings"
             raise InputError(what, problems=(problem,), next_step="select by STUDY:key=value")
-        found[field.x, field.y] = field
-    if not found:
+        fields[field.x, field.y] = field
+    if not fields:
         raise InputError("no configurations for a heat map")
-    return list(found.values())
+    return list(fields.values())
 
 
 def _text(value: Any) -> str:
@@ -227,7 +230,7 @@ def _words_in(field: _Field, factor: float) -> tuple[str, str]:
 
 
 def _words(fields: Sequence[_Field], x: str, y: str) -> str:
-    names = {field.cell.cell: f"{x} {field.x}, {y} {field.y}" for field in fields}
+    names = {field.cell.name: f"{x} {field.x}, {y} {field.y}" for field in fields}
     parts = [extremes([field.cell for field in fields], names)]
     lost = [f"{x} {field.x}, {y} {field.y}" for field in fields if "out_of_memory" in field.cell.statuses]
     if lost:
@@ -241,8 +244,8 @@ def _table(fields: Sequence[_Field], name: str, title: str, settings: tuple[str,
     rows = []
     for field in fields:
         ids = tuple(record.run_id for record in field.cell.records)
-        found = marked(figure_cell(field.quantity, ids, field.codes), field.cell.unreliable)
+        cell = marked(figure_cell(field.quantity, ids, field.codes), field.cell.unreliable)
         if field.quantity.value is None:
-            found = Cell(f"none: {field.ended}", runs=ids)
-        rows.append((Cell(field.x, field.x), Cell(field.y, field.y), found))
+            cell = Cell(f"none: {field.ended}", runs=ids)
+        rows.append((Cell(field.x, field.x), Cell(field.y, field.y), cell))
     return Table(f"{name}-data", title, columns, tuple(rows))

@@ -63,8 +63,14 @@ MAX_OCCASIONS = 2000
 # If all values are within this share of the middle, the axis does not start at 0, to make changes visible.
 CALM = 0.25
 MEAN, NO_CI, LEVEL, CHANGE, DAYS, ACCEPTED, UPGRADE = (
-    "mean of the jobs, with 95 % CI", "no CI", "level", "change", "possible days of the change", "accepted", "upgrade",
-)  # fmt: skip
+    "mean of the jobs, with 95 % CI",
+    "no CI",
+    "level",
+    "change",
+    "possible days of the change",
+    "accepted",
+    "upgrade",
+)
 SHOWN_UPGRADES = 4
 LONGEST_FACT = 30
 SHORT_FACTS = {"system.kernel": "kernel", "torch.version": "torch", "gpu0.driver": "driver", "torch.cuda": "CUDA"}
@@ -101,11 +107,11 @@ def occasions(records: Iterable[RunRecord], quantity: str = "throughput") -> lis
     """Group the jobs by day, oldest first. Runs without a result or a known start are left out."""
     days: dict[str, list[tuple[float, RunRecord]]] = {}
     for record in records:
-        found = record.quantities.get(quantity)
-        if record.status.code in MEASURED and record.launch is not None and found is not None and found.value:
+        figure = record.quantities.get(quantity)
+        if record.status.code in MEASURED and record.launch is not None and figure is not None and figure.value:
             day = record.launch.started_at[:10]
             if _is_day(day):
-                days.setdefault(day, []).append((found.value, record))
+                days.setdefault(day, []).append((figure.value, record))
     return [
         HistoryPoint(
             day,
@@ -140,9 +146,11 @@ def verified_chart(entry: History, name: str) -> Chart:
         )
         for occasion in measured
     ]
-    found = [step.change for step in entry.steps]
+    level_changes = [step.change for step in entry.steps]
     band = next(occasion.outcome.band for occasion in measured)
-    return history_chart(points, name, metric=metric_words(entry), unit=entry.unit, found=found, band=band)
+    return history_chart(
+        points, name, metric=metric_words(entry), unit=entry.unit, level_changes=level_changes, band=band
+    )
 
 
 def metric_words(entry: History) -> str:
@@ -164,13 +172,13 @@ def history_chart(
     *,
     metric: str = "throughput of the job",
     unit: str = "samples/s",
-    found: Sequence[Change] | None = None,
+    level_changes: Sequence[Change] | None = None,
     band: Band | None = None,
 ) -> Chart:
     """Draw the value of each day with its interval, the level between changes, and each change with its possible days.
 
-    `found` are the changes (`stats.drift.changes`) by index of the occasion; None: find them here. `band` is the
-    accepted range. Upgrades are marked on the first day after them.
+    `level_changes` are the changes (`stats.drift.changes`) by index of the occasion; None: find them here. `band` is
+    the accepted range. Upgrades are marked on the first day after them.
     """
     if not 2 <= len(measured) <= MAX_OCCASIONS:
         problem = Problem("days", f"{len(measured)} given", f"2 to {MAX_OCCASIONS}")
@@ -180,7 +188,7 @@ def history_chart(
     except ValueError as error:
         problem = Problem("days", str(error)[:200], "times such as 2026-03-01T06:00")
         raise InputError("no history can be drawn", problems=(problem,)) from None
-    found = changes([entry.values for entry in measured]) if found is None else found
+    level_changes = changes([entry.values for entry in measured]) if level_changes is None else level_changes
     figures = [entry.figure(rate=is_rate(unit)) for entry in measured]
     factor, words = in_unit(max(figure[0] for figure in figures), unit)
     values: list[dict[str, Any]] = []
@@ -193,11 +201,11 @@ def history_chart(
     axes = _axes(values, f"{metric}, {words}", edges)
     steps = upgrades(measured)
     levels = []
-    for start, stop in pairwise([0, *(step.index for step in found), len(measured)]):
+    for start, stop in pairwise([0, *(step.index for step in level_changes), len(measured)]):
         level = sum(value["y"] for value in values[start:stop]) / (stop - start)
         levels.append({"x": times[start], "x2": times[stop - 1], "y": level})
     layers = [
-        *_bands(times, found, axes),
+        *_bands(times, level_changes, axes),
         *(_accepted(band, factor, axes) if band is not None else []),
         *_upgrade_marks(times, steps, axes),
         *shown_by(LEVEL, [layer(levels, "rule", {**axes.at(), "x2": {"field": "x2"}}, color=INK, strokeWidth=1.6)]),
@@ -205,13 +213,15 @@ def history_chart(
         *shown_by(NO_CI, [hollow([v for v in values if v["low"] is None], axes.at())]),
     ]
     title = capital(f"{metric} over time")
-    said = [_describe_change(measured, step) for step in found]
+    said = [_describe_change(measured, step) for step in level_changes]
     span = f"{len(measured)} occasions from {measured[0].day} to {measured[-1].day}"
     return Chart(
         name=name,
         title=short(title, 120),
-        spec=spec([*layers, *key(_signs(values, found, band=band is not None, upgraded=bool(steps)))], zoom=axes),
-        table=_table(measured, figures, found, steps, name, title, unit),
+        spec=spec(
+            [*layers, *key(_signs(values, level_changes, band=band is not None, upgraded=bool(steps)))], zoom=axes
+        ),
+        table=_table(measured, figures, level_changes, steps, name, title, unit),
         alt=f"{span}: {named(*figures[0])} {unit} on the first, {named(*figures[-1])} on the last. "
         f"{capital('; '.join(said) or 'no change found')}.",
         notes=_notes(said, values, [(measured[index].day, changed) for index, changed in steps]),
@@ -232,9 +242,10 @@ def _axes(values: Sequence[dict[str, Any]], title: str, edges: Sequence[float] =
             "tickCount": 5,
             "grid": False,
             "labelFlush": False,
-            "labelOverlap": True, "labelSeparation": 12,
+            "labelOverlap": True,
+            "labelSeparation": 12,
         },
-    }  # fmt: skip
+    }
     low = min(*edges, *(min(value["y"], value["low"] or value["y"]) for value in values))
     high = max(*edges, *(max(value["y"], value["high"] or value["y"]) for value in values))
     middle = (low + high) / 2
@@ -244,10 +255,10 @@ def _axes(values: Sequence[dict[str, Any]], title: str, edges: Sequence[float] =
     return Axes(time, number_axis(cut_title(title, cut=True), low - pad, high + pad))
 
 
-def _bands(times: Sequence[float], found: Sequence[Change], axes: Axes) -> list[Layer]:
+def _bands(times: Sequence[float], level_changes: Sequence[Change], axes: Axes) -> list[Layer]:
     """Draw the possible days of each change: from the last day before it to the first day after it."""
-    bands = [{"x": times[max(0, step.earliest - 1)], "x2": times[step.latest]} for step in found]
-    lines = [{"x": (times[step.index - 1] + times[step.index]) / 2} for step in found]
+    bands = [{"x": times[max(0, step.earliest - 1)], "x2": times[step.latest]} for step in level_changes]
+    lines = [{"x": (times[step.index - 1] + times[step.index]) / 2} for step in level_changes]
     if not bands:
         return []
     line = {"x": {"field": "x", **axes.x}}
@@ -286,7 +297,7 @@ def _upgrade_marks(times: Sequence[float], steps: Sequence[Upgrade], axes: Axes)
 
 
 def _signs(
-    values: Sequence[dict[str, Any]], found: Sequence[Change], *, band: bool = False, upgraded: bool = False
+    values: Sequence[dict[str, Any]], level_changes: Sequence[Change], *, band: bool = False, upgraded: bool = False
 ) -> list[Sign]:
     signs = []
     if any(value["low"] is not None for value in values):
@@ -294,7 +305,7 @@ def _signs(
     if any(value["low"] is None for value in values):
         signs.append(Sign(NO_CI, BLUE, "circle", filled=False))
     signs.append(Sign(LEVEL, INK, line=True))
-    if found:
+    if level_changes:
         signs.append(Sign(CHANGE, RED, line=True, dash=DASHED))
         signs.append(Sign(DAYS, QUIET, area=PALE))
     signs += [Sign(ACCEPTED, GREEN, area=MINT)] if band else []
@@ -304,15 +315,15 @@ def _signs(
 
 def upgrades(measured: Sequence[HistoryPoint]) -> list[Upgrade]:
     """Return what was upgraded (driver, torch, kernel and the like), by index of the first occasion after it."""
-    found = []
+    upgraded = []
     last: dict[str, str] = {}
     for place, entry in enumerate(measured):
         told = {key: value for key, value in entry.facts.items() if any(word in key for word in UPGRADED)}
         changed = {key: (last[key], value) for key, value in told.items() if last.get(key, value) != value}
         if changed:
-            found.append((place, changed))
+            upgraded.append((place, changed))
         last |= told
-    return found
+    return upgraded
 
 
 # -- texts and table
@@ -353,17 +364,20 @@ def _notes(
 def _table(
     measured: Sequence[HistoryPoint],
     figures: Sequence[Figure],
-    found: Sequence[Change],
+    level_changes: Sequence[Change],
     upgraded: Sequence[Upgrade],
     name: str,
     title: str,
     unit: str,
 ) -> Table:
     columns = (
-        Column("day", align="left"), Column("jobs"), Column("mean", unit), Column("change", align="left"),
+        Column("day", align="left"),
+        Column("jobs"),
+        Column("mean", unit),
+        Column("change", align="left"),
         *((Column("upgrade", align="left"),) if upgraded else ()),
-    )  # fmt: skip
-    steps = {step.index: step for step in found}
+    )
+    steps = {step.index: step for step in level_changes}
     new = {index: upgrade_words(changed) for index, changed in upgraded}
     rows = []
     for place, (entry, (value, low, high)) in enumerate(zip(measured, figures, strict=True)):
@@ -371,9 +385,11 @@ def _table(
         text = f"{100 * (steps[place].ratio - 1):+.1f} %" if place in steps else ""
         rows.append(
             (
-                Cell(entry.day, entry.day), Cell(str(len(entry.values)), len(entry.values)),
-                Cell(number(value) + ends, value, low, high, entry.runs), Cell(text, text or None),
+                Cell(entry.day, entry.day),
+                Cell(str(len(entry.values)), len(entry.values)),
+                Cell(number(value) + ends, value, low, high, entry.runs),
+                Cell(text, text or None),
                 *((Cell(new.get(place, ""), new.get(place)),) if upgraded else ()),
             )
-        )  # fmt: skip
+        )
     return Table(f"{name}-data", title, columns, tuple(rows))

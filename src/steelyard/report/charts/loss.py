@@ -59,27 +59,27 @@ class _Bar:
     parts_s: dict[str, float]
 
 
-def loss_chart(found: Scaling, name: str = "scaling-loss", *, runs: Runs | None = None) -> Chart:
+def loss_chart(curve: Scaling, name: str = "scaling-loss", *, runs: Runs | None = None) -> Chart:
     """Draw one bar per device count, as high as the device time per sample; only the rates if there are errors."""
-    if found.blocked:
-        return rates_chart(found, name, runs=runs)
-    bars = [_bar(found, point) for point in found.points]
+    if curve.blocked:
+        return rates_chart(curve, name, runs=runs)
+    bars = [_bar(curve, point) for point in curve.points]
     factor, unit = in_time(max(bar.total_s for bar in bars))
     used = [part for part in PARTS if any(_seen(bar, part) for bar in bars)]
     notes = ["Above each bar: parallel efficiency. Time above the dashed line is lost, compared with the base."]
-    if any(point.from_crosscheck for point in found.points):
+    if any(point.from_crosscheck for point in curve.points):
         notes.append("The split comes from the cross-check, which covers a few steps of each job.")
     if all(bar.low_s is None for bar in bars):
         notes.append("No CI: too few jobs.")
     if "rest" in used:
-        reasons = dict.fromkeys(f.reason for point in found.points for f in point.split.factors if f.reason)
+        reasons = dict.fromkeys(f.reason for point in curve.points for f in point.split.factors if f.reason)
         notes.append(f"Not split: {'; '.join(filter(None, reasons))}.")
     return Chart(
         name=name,
-        title=f"Device time per sample{about(found)}",
+        title=f"Device time per sample{about(curve)}",
         spec=_spec(bars, used, factor, unit),
-        table=_table(found, name, bars, used, (factor, unit), runs or {}),
-        alt=_words(found, bars),
+        table=_table(curve, name, bars, used, (factor, unit), runs or {}),
+        alt=_words(curve, bars),
         notes=tuple(notes),
     )
 
@@ -88,7 +88,7 @@ def _seen(bar: _Bar, part: str) -> bool:
     return bar.parts_s.get(part, 0.0) > LEAST * bar.total_s
 
 
-def _bar(found: Scaling, point: Point) -> _Bar:
+def _bar(curve: Scaling, point: Point) -> _Bar:
     rate = point.throughput.value or 0.0
     low, high = interval_of(point.throughput)
     total_s = point.devices / rate
@@ -97,11 +97,11 @@ def _bar(found: Scaling, point: Point) -> _Bar:
         total_s,
         None if high is None else point.devices / high,
         None if not low else point.devices / low,
-        _parts_s(found, point, total_s),
+        _parts_s(curve, point, total_s),
     )
 
 
-def _parts_s(found: Scaling, point: Point, total_s: float) -> dict[str, float]:
+def _parts_s(curve: Scaling, point: Point, total_s: float) -> dict[str, float]:
     """Return the seconds of each known part; they add up to the total."""
     own = {factor.name: factor.own for factor in point.split.factors}
     fed, arrived, balanced = own["input"], own["communication"], own["balance"]
@@ -113,15 +113,15 @@ def _parts_s(found: Scaling, point: Point, total_s: float) -> dict[str, float]:
         parts["balance"] = total_s * fed * arrived * (1 - balanced)
         parts["computation"] = total_s * fed * arrived * balanced
         return parts
-    computed_s = _from_base(found, point)
+    computed_s = _from_base(curve, point)
     if computed_s is None or computed_s > total_s * fed:
         return parts | {"rest": total_s * fed}
     return parts | {"computation": computed_s, "together": total_s * fed - computed_s}
 
 
-def _from_base(found: Scaling, point: Point) -> float | None:
+def _from_base(curve: Scaling, point: Point) -> float | None:
     """Return the computation time relative to the base, if both are known."""
-    base = found.base
+    base = curve.base
     own = [factor.own for factor in base.split.factors if factor.name != "computation"]
     changes = [factor.change for factor in point.split.factors if factor.name == "computation"]
     change = changes[0] if changes else None
@@ -145,8 +145,15 @@ def _spec(bars: list[_Bar], used: list[str], factor: float, unit: str) -> dict[s
     )
     layers = []
     for part in used:
-        segments = layer(_segments(bars, part, (factor, unit)), "bar", {**axes.at(y="from"), "y2": {"field": "to"}},
-                         color=PARTS[part][1], stroke=INK, strokeWidth=0.8, opacity=1)  # fmt: skip
+        segments = layer(
+            _segments(bars, part, (factor, unit)),
+            "bar",
+            {**axes.at(y="from"), "y2": {"field": "to"}},
+            color=PARTS[part][1],
+            stroke=INK,
+            strokeWidth=0.8,
+            opacity=1,
+        )
         layers += shown_by(PARTS[part][0], [segments])
     totals = [
         {
@@ -159,8 +166,14 @@ def _spec(bars: list[_Bar], used: list[str], factor: float, unit: str) -> dict[s
         }
         for bar in bars
     ]
-    base = layer([{"y": totals[0]["y"]}], "rule", {"y": {"field": "y", **axes.y}}, color=QUIET, strokeDash=DASHED,
-                 strokeWidth=1.8)  # fmt: skip
+    base = layer(
+        [{"y": totals[0]["y"]}],
+        "rule",
+        {"y": {"field": "y", **axes.y}},
+        color=QUIET,
+        strokeDash=DASHED,
+        strokeWidth=1.8,
+    )
     signs = [Sign(PARTS[part][0], INK, area=PARTS[part][1]) for part in used]
     signs.append(Sign("base", QUIET, line=True, dash=DASHED))
     signs += [Sign("95 % CI of the total", INK, BEAM)] if any(bar.low_s for bar in bars) else []
@@ -192,7 +205,7 @@ def _segments(bars: list[_Bar], part: str, unit: tuple[float, str]) -> list[dict
 # -- texts and table
 
 
-def _words(found: Scaling, bars: list[_Bar]) -> str:
+def _words(curve: Scaling, bars: list[_Bar]) -> str:
     last = bars[-1]
     shares = [
         f"{100 * seconds / last.total_s:.1f} % {PARTS[part][0]}"
@@ -202,27 +215,30 @@ def _words(found: Scaling, bars: list[_Bar]) -> str:
     total = last.point.split.total.scaled(100)
     return (
         f"At {counted(last.point.devices, 'device')}, the device time per sample is {', '.join(shares)}. It is "
-        f"{number(last.total_s / bars[0].total_s, 3)} times the time at {counted(found.base.devices, 'device')}: a "
+        f"{number(last.total_s / bars[0].total_s, 3)} times the time at {counted(curve.base.devices, 'device')}: a "
         f"parallel efficiency of {number(total.value, 3)} %."
     )
 
 
-def _table(found: Scaling, name: str, bars: list[_Bar], used: list[str], unit: tuple[float, str], runs: Runs) -> Table:
+def _table(curve: Scaling, name: str, bars: list[_Bar], used: list[str], unit: tuple[float, str], runs: Runs) -> Table:
     factor, word = unit
     columns = (
-        Column("devices"), Column("jobs"), Column("device time per sample", word),
-        *(Column(PARTS[part][0], word) for part in used), Column("parallel efficiency", "%"),
-    )  # fmt: skip
+        Column("devices"),
+        Column("jobs"),
+        Column("device time per sample", word),
+        *(Column(PARTS[part][0], word) for part in used),
+        Column("parallel efficiency", "%"),
+    )
     rows = []
     for bar in bars:
-        ids = runs.get(bar.point.cell, ())
+        ids = runs.get(bar.point.configuration, ())
         total = bar.point.split.total.scaled(100)
         cells = [Cell(f"{bar.point.devices}", bar.point.devices), Cell(f"{bar.point.jobs}", bar.point.jobs)]
         cells.append(_time(bar.total_s, factor, ids, bar.low_s, bar.high_s))
         cells += [_time(bar.parts_s[part], factor, ids) if part in bar.parts_s else Cell("-") for part in used]
         cells.append(Cell(f"{total.value:.1f}", total.value, total.low, total.high, ids))
         rows.append(tuple(cells))
-    return Table(f"{name}-data", f"Device time per sample{about(found)}", columns, tuple(rows))
+    return Table(f"{name}-data", f"Device time per sample{about(curve)}", columns, tuple(rows))
 
 
 def _time(

@@ -29,9 +29,12 @@ def power_drawing(entry: CellEnergy, trace: PowerTrace, name: str = "power") -> 
         svg = svg.replace(f'id="{tag}"', f'id="{name}-{tag}"', 1)
     rows = [row for line in shown_lines(trace.lines) for row in _rows(line, trace.run_id)]
     columns = (
-        Column("domain", align="left"), Column("time", "s"), Column("smallest", "W"), Column("mean", "W"),
+        Column("domain", align="left"),
+        Column("time", "s"),
+        Column("smallest", "W"),
+        Column("mean", "W"),
         Column("largest", "W"),
-    )  # fmt: skip
+    )
     notes = ("Time on the clock of the run. Energy comes from all readings, not from these points.", *trace.notes[:20])
     table = Table(f"{name}-data", f"Power of run {trace.run_id}", columns, tuple(rows), notes)
     lines = shown_lines(trace.lines)

@@ -37,13 +37,23 @@ DRAWN = 340
 # Colours of the colour-blind safe palette by M. Okabe and K. Ito that are dark enough on white. Each has its own dash
 # pattern, for print in grey.
 STYLES = (
-    ("#0072b2", ""), ("#d55e00", "9 4"), ("#000000", "2 3"), ("#009e73", "14 4 2 4"), ("#a0508c", "5 2 1 2 1 2"),
+    ("#0072b2", ""),
+    ("#d55e00", "9 4"),
+    ("#000000", "2 3"),
+    ("#009e73", "14 4 2 4"),
+    ("#a0508c", "5 2 1 2 1 2"),
     ("#7a6000", "1 4"),
-)  # fmt: skip
+)
 SHADES = {
-    "setup": "#f0f0f0", "data": "#f0f0f0", "compile": "#d4d4d4", "warmup": "#e4e4e4", "steady": "#ffffff",
-    "steps": "#ffffff", "evaluation": "#dcdcdc", "crosscheck": "#ececec",
-}  # fmt: skip
+    "setup": "#f0f0f0",
+    "data": "#f0f0f0",
+    "compile": "#d4d4d4",
+    "warmup": "#e4e4e4",
+    "steady": "#ffffff",
+    "steps": "#ffffff",
+    "evaluation": "#dcdcdc",
+    "crosscheck": "#ececec",
+}
 PHASE_WORDS = {"warmup": "warm-up", "crosscheck": "cross-check"}
 # Mean width of a letter of 13 units height.
 LETTER = 7.2

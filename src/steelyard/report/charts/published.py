@@ -153,15 +153,19 @@ def _axes(curves: PublishedCurves) -> Axes:
 
 def _table(curves: PublishedCurves) -> Table:
     columns = (
-        Column("series", align="left"), Column(curves.along), Column(curves.up, curves.unit),
+        Column("series", align="left"),
+        Column(curves.along),
+        Column(curves.up, curves.unit),
         Column("drawn as", align="left"),
-    )  # fmt: skip
+    )
     rows = tuple(
         (
-            Cell(name, name), Cell(f"{spot.x:,g}", spot.x), Cell(number(spot.y), spot.y),
+            Cell(name, name),
+            Cell(f"{spot.x:,g}", spot.x),
+            Cell(number(spot.y), spot.y),
             Cell(text := "cross: not reliable" if spot.lost else "point", text),
         )
         for name, spots in curves.series.items()
         for spot in spots
-    )  # fmt: skip
+    )
     return Table(f"{curves.name}-data", curves.title, columns, rows, curves.notes)

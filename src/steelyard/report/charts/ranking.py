@@ -104,7 +104,7 @@ def _distinct(entries: Sequence[Ranked]) -> list[str]:
 
 def _table(entries: Sequence[Ranked], name: str, what: str, unit: str, runs: Runs) -> Table:
     rows = [
-        (Cell(entry.name, entry.name), marked(figure_cell(entry.figure, runs.get(entry.cell.cell, ())), entry.reasons))
+        (Cell(entry.name, entry.name), marked(figure_cell(entry.figure, runs.get(entry.cell.name, ())), entry.reasons))
         for entry in entries
     ]
     return Table(name, "The ranking", (Column("configuration", align="left"), Column(what, unit)), tuple(rows))

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.ratios import bounded, level_percent, sense
+from steelyard.analysis.ratios import sense
 from steelyard.errors import InputError
 from steelyard.report.charts.style import (
     BLUE,
@@ -35,6 +35,7 @@ from steelyard.report.charts.style import (
 )
 from steelyard.report.page import Cell, Chart, Column, Table
 from steelyard.stats.ratio import MIN_JOBS
+from steelyard.terminal.ratios import bounded, level_percent
 from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
@@ -50,10 +51,13 @@ MAX_LINES = 40
 MAX_NAME = 34
 SHOWN = ("faster", "slower", "more", "less")
 LOOKS = {
-    (BLUE, "circle", True): "difference shown", (BLUE, "circle", False): "equal, or no difference shown",
-    (BLUE, "triangle-right", True): "at least this", (BLUE, "triangle-left", True): "at most this",
-    (INK, "diamond", False): "not ranked: too few jobs", (RED, "square", False): "forced despite errors",
-}  # fmt: skip
+    (BLUE, "circle", True): "difference shown",
+    (BLUE, "circle", False): "equal, or no difference shown",
+    (BLUE, "triangle-right", True): "at least this",
+    (BLUE, "triangle-left", True): "at most this",
+    (INK, "diamond", False): "not ranked: too few jobs",
+    (RED, "square", False): "forced despite errors",
+}
 """Meaning of a mark, by its colour, shape, and whether it is filled."""
 
 
@@ -217,7 +221,7 @@ def _signs(lines: Sequence[_Line]) -> list[Sign]:
 def _verdicts(compared: Compared) -> str:
     verdicts = dict.fromkeys(entry.verdict for entry in compared.comparisons)
     codes = dict.fromkeys(
-        found.code for entry in compared.comparisons for found in entry.findings if found.severity != "note"
+        finding.code for entry in compared.comparisons for finding in entry.findings if finding.severity != "note"
     )
     listed = ", ".join(list(codes)[:6]) + (", ..." if len(codes) > 6 else "")
     return f"{_capital(' and '.join(verdicts))}{f' ({listed})' if codes else ''}."
@@ -252,12 +256,18 @@ def _notes(compared: Compared, lines: Sequence[_Line], sides: tuple[str, str] | 
 def _columns_and_rows(lines: Sequence[_Line], runs: Runs) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
     unit = next((line.ratio.unit for line in lines if line.ratio is not None), "")
     columns = (
-        Column("pair", align="left"), Column("verdict", align="left"), Column("A", unit), Column("B", unit),
-        Column("B / A"), Column("B is", align="left"), Column("jobs of A"), Column("jobs of B"),
-    )  # fmt: skip
+        Column("pair", align="left"),
+        Column("verdict", align="left"),
+        Column("A", unit),
+        Column("B", unit),
+        Column("B / A"),
+        Column("B is", align="left"),
+        Column("jobs of A"),
+        Column("jobs of B"),
+    )
     rows = []
     for line in lines:
-        codes = tuple(dict.fromkeys(found.code for found in line.entry.findings if found.severity != "note"))
+        codes = tuple(dict.fromkeys(finding.code for finding in line.entry.findings if finding.severity != "note"))
         ids_a, ids_b = runs.get(line.entry.a.place, ()), runs.get(line.entry.b.place, ())
         start = (Cell(line.name, line.name), Cell(line.entry.verdict, line.entry.verdict, codes=codes))
         ratio = line.ratio
@@ -267,11 +277,15 @@ def _columns_and_rows(lines: Sequence[_Line], runs: Runs) -> tuple[tuple[Column,
         text = ("FORCED, " if line.entry.forced else "") + ratio.verdict
         rows.append(
             (
-                *start, Cell(number(ratio.a), ratio.a, runs=ids_a), Cell(number(ratio.b), ratio.b, runs=ids_b),
+                *start,
+                Cell(number(ratio.a), ratio.a, runs=ids_a),
+                Cell(number(ratio.b), ratio.b, runs=ids_b),
                 _ratio_cell(line, ids_a + ids_b, codes),
-                Cell(text, text), Cell(str(ratio.jobs_a), ratio.jobs_a), Cell(str(ratio.jobs_b), ratio.jobs_b),
+                Cell(text, text),
+                Cell(str(ratio.jobs_a), ratio.jobs_a),
+                Cell(str(ratio.jobs_b), ratio.jobs_b),
             )
-        )  # fmt: skip
+        )
     return columns, tuple(rows)
 
 

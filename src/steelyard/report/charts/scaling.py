@@ -49,92 +49,92 @@ WITH_CI, WITHOUT_CI, NO_RESULT = "measured, with 95 % CI", "measured, no CI", "n
 KINDS = {"strong": "strong scaling", "weak": "weak scaling"}
 
 
-def throughput_chart(found: Scaling, name: str = "scaling-throughput", *, runs: Runs | None = None) -> Chart:
+def throughput_chart(curve: Scaling, name: str = "scaling-throughput", *, runs: Runs | None = None) -> Chart:
     """Draw throughput with intervals on linear axes, and the line of ideal scaling.
 
     With errors, draw only the points. `runs` are run ids by cell (`style.run_ids`).
     """
-    if found.blocked:
-        return rates_chart(found, name, runs=runs)
-    factor, unit, values = _values(found)
-    each = (found.base.throughput.value or 0.0) / factor / found.base.devices
-    last = found.points[-1].devices
-    axes = _axes(found, unit, ROOM * max([each * last, *(_top(value) for value in values)]))
-    ideal = [{"x": found.base.devices, "y": each * found.base.devices}, {"x": last, "y": each * last}]
-    best = f"ideal scaling from {counted(found.base.devices, 'device')}"
+    if curve.blocked:
+        return rates_chart(curve, name, runs=runs)
+    factor, unit, values = _values(curve)
+    each = (curve.base.throughput.value or 0.0) / factor / curve.base.devices
+    last = curve.points[-1].devices
+    axes = _axes(curve, unit, ROOM * max([each * last, *(_top(value) for value in values)]))
+    ideal = [{"x": curve.base.devices, "y": each * curve.base.devices}, {"x": last, "y": each * last}]
+    best = f"ideal scaling from {counted(curve.base.devices, 'device')}"
     layers = [
         *shown_by(best, [layer(ideal, "line", axes.at(), color=QUIET, strokeDash=DASHED, strokeWidth=1.8)]),
         *_joined(values, axes),
-        *_marks(found, values, axes),
+        *_marks(curve, values, axes),
     ]
-    signs = [*_signs(found, values, line=True), Sign(best, QUIET, line=True, dash=DASHED)]
+    signs = [*_signs(curve, values, line=True), Sign(best, QUIET, line=True, dash=DASHED)]
     return Chart(
         name=name,
-        title=f"Throughput over devices{about(found)}",
+        title=f"Throughput over devices{about(curve)}",
         spec=spec([*layers, *key(signs)]),
-        table=_table(found, name, runs or {}),
-        alt=_throughput_words(found),
-        notes=_notes(found),
+        table=_table(curve, name, runs or {}),
+        alt=_throughput_words(curve),
+        notes=_notes(curve),
     )
 
 
-def rates_chart(found: Scaling, name: str = "scaling-rates", *, runs: Runs | None = None) -> Chart:
+def rates_chart(curve: Scaling, name: str = "scaling-rates", *, runs: Runs | None = None) -> Chart:
     """Draw only the throughputs, without lines, because errors rule out any ratio."""
-    _, unit, values = _values(found)
-    axes = _axes(found, unit, ROOM * max(_top(value) for value in values))
-    codes = ", ".join(error_codes(found.findings))
+    _, unit, values = _values(curve)
+    axes = _axes(curve, unit, ROOM * max(_top(value) for value in values))
+    codes = ", ".join(error_codes(curve.findings))
     text = f"Throughput only; for ratios, fix {codes} first." if codes else "Throughput only."
-    rates = "; ".join(f"{counted(point.devices, 'device')}: {_rate(point)}" for point in found.points)
+    rates = "; ".join(f"{counted(point.devices, 'device')}: {_rate(point)}" for point in curve.points)
     return Chart(
         name=name,
-        title=f"Throughput at each number of devices{about(found)}",
-        spec=spec([*_marks(found, values, axes), *key(_signs(found, values, line=False))]),
-        table=_table(found, name, runs or {}, ratios=False),
-        alt=f"{text} {rates} {found.base.throughput.unit}.",
-        notes=(text, *_interval_notes(found)),
+        title=f"Throughput at each number of devices{about(curve)}",
+        spec=spec([*_marks(curve, values, axes), *key(_signs(curve, values, line=False))]),
+        table=_table(curve, name, runs or {}, ratios=False),
+        alt=f"{text} {rates} {curve.base.throughput.unit}.",
+        notes=(text, *_interval_notes(curve)),
     )
 
 
-def efficiency_chart(found: Scaling, name: str = "scaling-efficiency", *, runs: Runs | None = None) -> Chart:
+def efficiency_chart(curve: Scaling, name: str = "scaling-efficiency", *, runs: Runs | None = None) -> Chart:
     """Draw parallel efficiency with intervals; with errors, only the throughputs."""
-    if found.blocked:
-        return rates_chart(found, name, runs=runs)
-    totals = [(point.devices, point.split.total.scaled(100)) for point in found.points]
+    if curve.blocked:
+        return rates_chart(curve, name, runs=runs)
+    totals = [(point.devices, point.split.total.scaled(100)) for point in curve.points]
     values = [{"x": count, "y": total.value, "low": total.low, "high": total.high} for count, total in totals]
-    bar = 100 * found.threshold
+    bar = 100 * curve.threshold
     top = max([100.0, bar, *(_top(value) for value in values)])
-    axes = Axes(_devices_axis(found), number_axis("parallel efficiency, %", 0, ROOM * top))
-    ends = [0, ROOM * max(_counts(found))]
+    axes = Axes(_devices_axis(curve), number_axis("parallel efficiency, %", 0, ROOM * top))
+    ends = [0, ROOM * max(_counts(curve))]
     levels = {"100 %: ideal": (100.0, DASHED), f"{number(bar, 2)} %: threshold": (bar, DOTTED)}
     layers: list[Layer] = []
     for text, (y, dash) in levels.items():
         along = [{"x": x, "y": y} for x in ends]
         line = layer(along, "line", axes.at(), color=QUIET, strokeDash=dash, strokeWidth=1.6)
         layers += shown_by(text, [line])
-    layers += [*_joined(values, axes), *_marks(found, values, axes)]
+    layers += [*_joined(values, axes), *_marks(curve, values, axes)]
     signs = [
         # The base is 100 % by definition.
-        *_signs(found, values[1:], line=True),
+        *_signs(curve, values[1:], line=True),
         *(Sign(text, QUIET, line=True, dash=dash) for text, (_, dash) in levels.items()),
     ]
     return Chart(
         name=name,
-        title=f"Parallel efficiency over devices{about(found)}",
+        title=f"Parallel efficiency over devices{about(curve)}",
         spec=spec([*layers, *key(signs)]),
-        table=_table(found, name, runs or {}),
-        alt=_efficiency_words(found),
-        notes=_notes(found),
+        table=_table(curve, name, runs or {}),
+        alt=_efficiency_words(curve),
+        notes=_notes(curve),
     )
 
 
 # -- parts of the charts
 
 
-def _values(found: Scaling) -> tuple[float, str, list[dict[str, Any]]]:
-    largest = max(point.throughput.value or 0.0 for point in found.points)
-    factor, unit = in_unit(largest, found.base.throughput.unit)
+def _values(curve: Scaling) -> tuple[float, str, list[dict[str, Any]]]:
+    largest = max(point.throughput.value or 0.0 for point in curve.points)
+    factor, unit = in_unit(largest, curve.base.throughput.unit)
     values = []
-    for point in found.points:
+    for point in curve.points:
         low, high = interval_of(point.throughput)
         values.append(
             {
@@ -147,19 +147,19 @@ def _values(found: Scaling) -> tuple[float, str, list[dict[str, Any]]]:
     return factor, unit, values
 
 
-def _axes(found: Scaling, unit: str, top: float) -> Axes:
-    return Axes(_devices_axis(found), number_axis(f"throughput of the job, {unit}", 0, top))
+def _axes(curve: Scaling, unit: str, top: float) -> Axes:
+    return Axes(_devices_axis(curve), number_axis(f"throughput of the job, {unit}", 0, top))
 
 
-def _devices_axis(found: Scaling) -> dict[str, Any]:
-    most = max(_counts(found))
+def _devices_axis(curve: Scaling) -> dict[str, Any]:
+    most = max(_counts(curve))
     # Vega ignores the least step between ticks in so short an axis.
     values = list(range(1, most + 1)) if most <= FEW else None
     return number_axis("devices", 0, ROOM * most, values=values, tickMinStep=1, format=",d", tickCount=9)
 
 
-def _counts(found: Scaling) -> list[int]:
-    return [*(point.devices for point in found.points), *(count for count, _ in found.missing)]
+def _counts(curve: Scaling) -> list[int]:
+    return [*(point.devices for point in curve.points), *(count for count, _ in curve.missing)]
 
 
 def _top(value: dict[str, Any]) -> float:
@@ -171,11 +171,11 @@ def _joined(values: list[dict[str, Any]], axes: Axes) -> list[Layer]:
     return shown_by(WITH_CI if any(value["low"] is not None for value in values[1:]) else WITHOUT_CI, [line])
 
 
-def _marks(found: Scaling, values: list[dict[str, Any]], axes: Axes) -> list[Layer]:
+def _marks(curve: Scaling, values: list[dict[str, Any]], axes: Axes) -> list[Layer]:
     known = points([value for value in values if value["low"] is not None], axes.at())
     missing = [
         {"x": count, "y": 0, "tip": [f"devices: {count:,}", f"no result: {_ended(ended)}"]}
-        for count, ended in found.missing
+        for count, ended in curve.missing
     ]
     return [
         *shown_by(WITH_CI, [*bars_up(values, axes), known]),
@@ -184,22 +184,22 @@ def _marks(found: Scaling, values: list[dict[str, Any]], axes: Axes) -> list[Lay
     ]
 
 
-def _signs(found: Scaling, values: Sequence[dict[str, Any]], *, line: bool) -> list[Sign]:
+def _signs(curve: Scaling, values: Sequence[dict[str, Any]], *, line: bool) -> list[Sign]:
     signs = []
     if any(value["low"] is not None for value in values):
         signs.append(Sign(WITH_CI, BLUE, "circle", line=line))
     if any(value["low"] is None for value in values):
         signs.append(Sign(WITHOUT_CI, BLUE, "circle", line=line, filled=False))
-    return [*signs, *([Sign(NO_RESULT, INK, DIAGONAL)] if found.missing else [])]
+    return [*signs, *([Sign(NO_RESULT, INK, DIAGONAL)] if curve.missing else [])]
 
 
 # -- texts and table
 
 
-def about(found: Scaling) -> str:
+def about(curve: Scaling) -> str:
     """Return the kind of scaling and the label of the curve, in brackets."""
-    words = [KINDS[found.kind]] if found.kind in KINDS else []
-    words += [short(found.label, 80)] if found.label else []
+    words = [KINDS[curve.kind]] if curve.kind in KINDS else []
+    words += [short(curve.label, 80)] if curve.label else []
     return f" ({'; '.join(words)})" if words else ""
 
 
@@ -207,28 +207,28 @@ def _rate(point: Point, digits: int = 4) -> str:
     return named(point.throughput.value or 0.0, *interval_of(point.throughput), digits)
 
 
-def _throughput_words(found: Scaling) -> str:
-    last, unit = found.points[-1], found.base.throughput.unit
+def _throughput_words(curve: Scaling) -> str:
+    last, unit = curve.points[-1], curve.base.throughput.unit
     speedup = named(last.speedup.value, last.speedup.low, last.speedup.high, 3)
     return (
-        f"From {counted(found.base.devices, 'device')} at {_rate(found.base)} {unit} to "
+        f"From {counted(curve.base.devices, 'device')} at {_rate(curve.base)} {unit} to "
         f"{counted(last.devices, 'device')} at {_rate(last)} {unit}: a speed-up of {speedup}; ideal: "
-        f"{number(last.devices / found.base.devices, 3)}.{_lost(found)}"
+        f"{number(last.devices / curve.base.devices, 3)}.{_lost(curve)}"
     )
 
 
-def _efficiency_words(found: Scaling) -> str:
+def _efficiency_words(curve: Scaling) -> str:
     each = []
-    for point in found.points[1:]:
+    for point in curve.points[1:]:
         total = point.split.total.scaled(100)
         each.append(f"{number(total.value, 3)} % at {counted(point.devices, 'device')}")
-    least = f"{number(100 * found.threshold, 2)} %"
+    least = f"{number(100 * curve.threshold, 2)} %"
     enough = f"No number of devices reaches {least}."
-    if found.enough is not None:
-        enough = f"{counted(found.enough.devices, 'device')}: the largest number that reaches {least}."
+    if curve.enough is not None:
+        enough = f"{counted(curve.enough.devices, 'device')}: the largest number that reaches {least}."
     return (
-        f"Parallel efficiency relative to {counted(found.base.devices, 'device')}: {', '.join(each)}. "
-        f"{enough}{_lost(found)}"
+        f"Parallel efficiency relative to {counted(curve.base.devices, 'device')}: {', '.join(each)}. "
+        f"{enough}{_lost(curve)}"
     )
 
 
@@ -236,45 +236,45 @@ def _ended(text: str) -> str:
     return short(text.replace("_", " "), 80)
 
 
-def _lost(found: Scaling) -> str:
-    lost = [f"{counted(count, 'device')}: {_ended(ended)}" for count, ended in found.missing]
+def _lost(curve: Scaling) -> str:
+    lost = [f"{counted(count, 'device')}: {_ended(ended)}" for count, ended in curve.missing]
     unused = [
-        f"{counted(cell.records[0].spec.devices, 'device')}: {'; '.join(cell.unreliable)}" for cell in found.aside
+        f"{counted(cell.records[0].spec.devices, 'device')}: {'; '.join(cell.unreliable)}" for cell in curve.aside
     ]
     text = f" Unreliable and not used: {', '.join(unused)}." if unused else ""
     return f"{text} No result at {'; '.join(lost)}." if lost else text
 
 
-def _notes(found: Scaling) -> tuple[str, ...]:
-    base = f"Base: {counted(found.base.devices, 'device')}, {counted(found.base.jobs, 'job')}."
-    return (base + _lost(found), *_interval_notes(found))
+def _notes(curve: Scaling) -> tuple[str, ...]:
+    base = f"Base: {counted(curve.base.devices, 'device')}, {counted(curve.base.jobs, 'job')}."
+    return (base + _lost(curve), *_interval_notes(curve))
 
 
-def _interval_notes(found: Scaling) -> tuple[str, ...]:
-    few = [str(point.devices) for point in found.points if point.jobs < MIN_JOBS]
+def _interval_notes(curve: Scaling) -> tuple[str, ...]:
+    few = [str(point.devices) for point in curve.points if point.jobs < MIN_JOBS]
     if not few:
         return ("Intervals: 95 % CI over jobs.",)
     listed = ", ".join(few[:8]) + (", ..." if len(few) > 8 else "")
     text = f"No CI of speed-up and efficiency at {listed} devices: fewer than {MIN_JOBS} jobs"
-    alone = any(point.jobs == 1 for point in found.points)
+    alone = any(point.jobs == 1 for point in curve.points)
     return (f"{text}. The CI of a single job's throughput applies to that job only." if alone else f"{text}.",)
 
 
-def _table(found: Scaling, name: str, runs: Runs, *, ratios: bool = True) -> Table:
-    unit = found.base.throughput.unit
+def _table(curve: Scaling, name: str, runs: Runs, *, ratios: bool = True) -> Table:
+    unit = curve.base.throughput.unit
     columns = [Column("devices"), Column("jobs"), Column("throughput", unit)]
     columns += [Column("speed-up"), Column("parallel efficiency", "%")] if ratios else []
-    codes = tuple(dict.fromkeys(entry.code for entry in found.findings if entry.severity != "note"))
+    codes = tuple(dict.fromkeys(entry.code for entry in curve.findings if entry.severity != "note"))
     rows: list[tuple[Cell, ...]] = []
-    for point in found.points:
+    for point in curve.points:
         # The runs of the base are in its own row.
-        ids = runs.get(point.cell, ())
+        ids = runs.get(point.configuration, ())
         cells = [Cell(str(point.devices), point.devices), Cell(str(point.jobs), point.jobs)]
         cells.append(figure_cell(point.throughput, ids, codes))
         if ratios:
             cells += [_estimate(point.speedup, ids, codes), _estimate(point.split.total.scaled(100), ids, codes)]
         rows.append(tuple(cells))
-    for cell in found.aside:
+    for cell in curve.aside:
         ids = tuple(record.run_id for record in cell.records)
         jobs = sum(record.status.code in MEASURED for record in cell.records)
         figure = marked(figure_cell(cell.throughput, ids, error_codes(cell.findings)), cell.unreliable)
@@ -282,16 +282,19 @@ def _table(found: Scaling, name: str, runs: Runs, *, ratios: bool = True) -> Tab
         rows.append(
             (Cell(str(count), count), Cell(str(jobs), jobs), figure, *(Cell("unreliable") for _ in columns[3:]))
         )
-    for count, ended in found.missing:
+    for count, ended in curve.missing:
         rows.append((Cell(str(count), count), Cell("0", 0), *(Cell(f"none: {_ended(ended)}") for _ in columns[2:])))
     return Table(
-        f"{name}-data", f"Throughput over devices{about(found)}", tuple(columns), tuple(rows),
-        _notes(found) if ratios else _interval_notes(found),
-    )  # fmt: skip
+        name=f"{name}-data",
+        title=f"Throughput over devices{about(curve)}",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        notes=_notes(curve) if ratios else _interval_notes(curve),
+    )
 
 
-def _estimate(found: Estimate, runs: tuple[str, ...], codes: tuple[str, ...]) -> Cell:
-    text = number(found.value, 4)
-    if found.low is not None and found.high is not None and found.low < found.high:
-        text += f" [{number(found.low, 4)}, {number(found.high, 4)}]"
-    return Cell(text, found.value, found.low, found.high, runs, codes)
+def _estimate(estimate: Estimate, runs: tuple[str, ...], codes: tuple[str, ...]) -> Cell:
+    text = number(estimate.value, 4)
+    if estimate.low is not None and estimate.high is not None and estimate.low < estimate.high:
+        text += f" [{number(estimate.low, 4)}, {number(estimate.high, 4)}]"
+    return Cell(text, estimate.value, estimate.low, estimate.high, runs, codes)

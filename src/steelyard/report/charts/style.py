@@ -30,12 +30,29 @@ COLOURS = (BLUE, RED, BLACK, GREEN, PURPLE, BROWN)
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 INK, QUIET, PALE, MINT = "#222222", "#555555", "#ebebeb", "#e0f3ee"
 DARK = {
-    "#ffffff": "#15191d", BLACK: "#ffffff", INK: "#e6e9ec", QUIET: "#b3bcc5", "#444444": "#b3bcc5",
+    "#ffffff": "#15191d",
+    BLACK: "#ffffff",
+    INK: "#e6e9ec",
+    QUIET: "#b3bcc5",
+    "#444444": "#b3bcc5",
     "#888888": "#7b8793",
-    "#b0b0b0": "#46505a", "#dddddd": "#2f373f", BLUE: "#56b4e9", RED: "#f0702a", GREEN: "#1fae84", PURPLE: "#e0a3cf",
-    BROWN: "#e8d24a", "#99c7e0": "#2f576f", "#b00000": "#ff8f8f", "#d4d4d4": "#3a444e", "#dcdcdc": "#333c45",
-    "#e4e4e4": "#2b333b", PALE: "#272e35", MINT: "#16362d", "#ececec": "#242b31", "#f0f0f0": "#1e2429",
-}  # fmt: skip
+    "#b0b0b0": "#46505a",
+    "#dddddd": "#2f373f",
+    BLUE: "#56b4e9",
+    RED: "#f0702a",
+    GREEN: "#1fae84",
+    PURPLE: "#e0a3cf",
+    BROWN: "#e8d24a",
+    "#99c7e0": "#2f576f",
+    "#b00000": "#ff8f8f",
+    "#d4d4d4": "#3a444e",
+    "#dcdcdc": "#333c45",
+    "#e4e4e4": "#2b333b",
+    PALE: "#272e35",
+    MINT: "#16362d",
+    "#ececec": "#242b31",
+    "#f0f0f0": "#1e2429",
+}
 """Colours on a dark page, by those on white. Named colours (`black`) stay as they are."""
 DIAGONAL = "M-0.8,-0.8L0.8,0.8M-0.8,0.8L0.8,-0.8"
 """A diagonal cross: no result."""
@@ -271,11 +288,11 @@ def _sign(sign: Sign, x: float, y: float) -> list[Layer]:
 
 def run_ids(cells: Sequence[CellSummary]) -> dict[str, tuple[str, ...]]:
     """Return the run ids of each cell, by its id and by its place in comparisons."""
-    found: dict[str, tuple[str, ...]] = {}
+    runs: dict[str, tuple[str, ...]] = {}
     for cell in cells:
         ids = tuple(record.run_id for record in cell.records)
-        found[cell.cell] = found[f"{cell.study}/{cell.cell}"] = ids
-    return found
+        runs[cell.name] = runs[f"{cell.study}/{cell.name}"] = ids
+    return runs
 
 
 def figure_cell(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str, ...] = ()) -> Cell:
@@ -335,7 +352,7 @@ def short(text: str, longest: int = MAX_LABEL) -> str:
 
 def error_codes(findings: Sequence[Finding]) -> tuple[str, ...]:
     """Return the distinct codes of the errors."""
-    return tuple(dict.fromkeys(found.code for found in findings if found.severity == "error"))
+    return tuple(dict.fromkeys(finding.code for finding in findings if finding.severity == "error"))
 
 
 def counted(count: int, word: str) -> str:
@@ -364,9 +381,17 @@ def placed_texts(values: Values, axes: Axes, ends: tuple[float, float], size: tu
         width = text_width(value["text"])
         options = [
             (dx, dy, align, _box(x + dx, y + dy, width, align))
-            for dx, dy, align in ((11, 0, "left"), (10, -16, "left"), (10, 16, "left"), (-10, -16, "right"),
-                                  (-10, 16, "right"), (-11, 0, "right"), (0, -22, "center"), (0, 22, "center"))
-        ]  # fmt: skip
+            for dx, dy, align in (
+                (11, 0, "left"),
+                (10, -16, "left"),
+                (10, 16, "left"),
+                (-10, -16, "right"),
+                (-10, 16, "right"),
+                (-11, 0, "right"),
+                (0, -22, "center"),
+                (0, 22, "center"),
+            )
+        ]
         dx, dy, align, box = min(options, key=lambda option: _clashes(option[3], taken, wide, high))
         taken.append(box)
         out += texts([value], axes.at(), align=align, dx=dx, dy=dy)

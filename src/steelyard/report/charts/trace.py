@@ -51,8 +51,11 @@ CALM = 0.25
 # Steps longer than this many medians would flatten all others; they are marked at the top instead.
 FAR = 5.0
 RANGE, OUTSIDE, CHANGE, BEYOND = (
-    "minimum to maximum", "outside the steady window", "change of level", "beyond the axis",
-)  # fmt: skip
+    "minimum to maximum",
+    "outside the steady window",
+    "change of level",
+    "beyond the axis",
+)
 
 
 @dataclass(frozen=True)
@@ -160,14 +163,14 @@ def _drawn(band: StepBins, axes: Axes, unit: tuple[float, str], ends: tuple[floa
 
 def _tips(band: StepBins, unit: tuple[float, str]) -> list[list[str]]:
     factor, word = unit
-    found = []
+    tips = []
     for place, first in enumerate(band.first_step.tolist()):
         last = min(first + band.steps_per_point, band.steps) - 1
         low, mean, high = (number(float(one[place]) / factor, 4) for one in (band.low_s, band.mean_s, band.high_s))
         steps = f"step {first:,}" if last == first else f"steps {first:,} to {last:,}"
         ends = f", from {low} to {high}" if low != high else ""
-        found.append([steps, f"{mean} {word}{ends}"])
-    return found
+        tips.append([steps, f"{mean} {word}{ends}"])
+    return tips
 
 
 def _mean(band: StepBins) -> str:
@@ -180,10 +183,10 @@ def _spread(band: StepBins) -> bool:
 
 
 def _outside(record: RunRecord, band: StepBins) -> list[tuple[int, int]]:
-    found = record.steady
-    if found is None or found.answer != "steady":
+    steady = record.steady
+    if steady is None or steady.answer != "steady":
         return []
-    return [(0, min(found.start_step, band.steps)), (min(found.stop_step, band.steps), band.steps)]
+    return [(0, min(steady.start_step, band.steps)), (min(steady.stop_step, band.steps), band.steps)]
 
 
 def _signs(record: RunRecord, band: StepBins, top: float) -> list[Sign]:
@@ -209,13 +212,13 @@ def _words(record: RunRecord, band: StepBins) -> str:
     ends = f"from {_brief(float(band.low_s.min()))} to {_brief(float(band.high_s.max()))}"
     near = f"the slowest near step {int(band.first_step[slowest]):,}"
     parts = [f"{counted(band.steps, 'step')}, mean {_brief(mean_s)}, {ends} ({near})."]
-    found = record.steady
-    if found is not None:
-        window = f" from step {found.start_step:,} to {found.stop_step:,}" if found.answer == "steady" else ""
-        parts.append(f"{found.answer.capitalize()}{window} ({found.reason}).")
-        if found.change_steps:
-            listed = ", ".join(f"{step:,}" for step in found.change_steps[:8])
-            more = f" and {len(found.change_steps) - 8} more" if len(found.change_steps) > 8 else ""
+    steady = record.steady
+    if steady is not None:
+        window = f" from step {steady.start_step:,} to {steady.stop_step:,}" if steady.answer == "steady" else ""
+        parts.append(f"{steady.answer.capitalize()}{window} ({steady.reason}).")
+        if steady.change_steps:
+            listed = ", ".join(f"{step:,}" for step in steady.change_steps[:8])
+            more = f" and {len(steady.change_steps) - 8} more" if len(steady.change_steps) > 8 else ""
             parts.append(f"The level changes at step {listed}{more}.")
     return " ".join(parts)
 
@@ -227,10 +230,10 @@ def _brief(length_s: float) -> str:
 
 def _notes(record: RunRecord, band: StepBins, top: float) -> tuple[str, ...]:
     notes = []
-    found = record.steady
-    if found is not None:
-        window = f"steps {found.start_step:,} to {found.stop_step:,}" if found.answer == "steady" else found.reason
-        notes.append(f"{found.answer.capitalize()} ({window}).")
+    steady = record.steady
+    if steady is not None:
+        window = f"steps {steady.start_step:,} to {steady.stop_step:,}" if steady.answer == "steady" else steady.reason
+        notes.append(f"{steady.answer.capitalize()} ({window}).")
     lengths: dict[str, float] = {}
     for phase in record.phases:
         if phase.name not in ("steps", "warmup", "steady"):
@@ -259,7 +262,10 @@ def _table(record: RunRecord, band: StepBins, name: str, unit: tuple[float, str]
             (Cell(f"{first:,}", first), Cell(f"{last:,}", last), *(Cell(number(v, 5), v, runs=runs) for v in figures))
         )
     columns = (
-        Column("first step"), Column("last step"), Column("minimum", word), Column("mean", word),
+        Column("first step"),
+        Column("last step"),
+        Column("minimum", word),
+        Column("mean", word),
         Column("maximum", word),
-    )  # fmt: skip
+    )
     return Table(f"{name}-data", f"Step time of run {record.run_id}", columns, tuple(rows))

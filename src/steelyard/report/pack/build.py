@@ -60,13 +60,17 @@ def gather(
     """Run all analyses of a pack; InputError if the selection is not one curve or has no result."""
     cells, curve, no_curve = _one_curve(select(folder, selection), plan, declared, selection)
     energies = tuple(cells_with_energy(folder, cells))
-    found = request(plan, cells, curve, tariff, energies)
-    table = own_table(cells, curve, found)
+    resources = request(plan, cells, curve, tariff, energies)
+    table = own_table(cells, curve, resources)
     claims = own_claims(curve)
     # Findings on energy and on the projection are in other sections; errors stay.
     if curve is not None:
         elsewhere = ("SY4", PROJECTED)
-        kept = [found for found in curve.findings if found.severity == "error" or not found.code.startswith(elsewhere)]
+        kept = [
+            finding
+            for finding in curve.findings
+            if finding.severity == "error" or not finding.code.startswith(elsewhere)
+        ]
         curve = replace(curve, findings=tuple(kept))
         # A requested job size that was not measured is drawn as missing.
         measured = {*(point.devices for point in curve.points), *(cell.records[0].spec.devices for cell in curve.aside)}
@@ -77,7 +81,7 @@ def gather(
         cells=tuple(cells),
         curve=curve,
         no_curve=no_curve,
-        request=found,
+        request=resources,
         projected=tuple(entry for entry in curve.findings if entry.code == PROJECTED) if curve else (),
         energies=energies,
         schemes=tuple(schemes),
@@ -95,16 +99,16 @@ def _one_curve(
     counts = [cell.records[0].spec.devices for cell in cells]
     if len(set(counts)) == 1:
         if len(cells) > 1:
-            raise _several([cell.cell for cell in cells], selection)
+            raise _several([cell.name for cell in cells], selection)
         basis_of(plan, cells, None)
         return list(cells), None, f"only one number of devices was measured: {counts[0]}"
     largest = max((count for cell, count in zip(cells, counts, strict=True) if cell.throughput.value), default=0)
     curves = scaling(cells, declared, at=plan.devices if plan.devices > largest else None)
     if len(curves) > 1:
         raise _several([curve.label for curve in curves], selection)
-    on_curve = {cell.cell for cell in (*curves[0].cells, *curves[0].aside)}
+    on_curve = {cell.name for cell in (*curves[0].cells, *curves[0].aside)}
     lost = {count for count, _ in curves[0].missing}
-    kept = [cell for cell in cells if cell.cell in on_curve or cell.records[0].spec.devices in lost]
+    kept = [cell for cell in cells if cell.name in on_curve or cell.records[0].spec.devices in lost]
     return sorted(kept, key=lambda cell: cell.records[0].spec.devices), curves[0], ""
 
 
@@ -113,9 +117,10 @@ def _several(names: Sequence[str], selection: str) -> InputError:
     problem = Problem("STUDY", f"{len(names)} selected: {listed}", "one curve over devices, or one configuration")
     study = selection.partition(":")[0]
     return InputError(
-        "a pack covers one configuration", problems=(problem,),
+        "a pack covers one configuration",
+        problems=(problem,),
         next_step=f"select one by a setting: steelyard pack {study}:key=value",
-    )  # fmt: skip
+    )
 
 
 # -- pages
@@ -123,7 +128,7 @@ def _several(names: Sequence[str], selection: str) -> InputError:
 
 def pack_page(pack: Pack) -> Page:
     """Return the whole pack: the section to submit with all charts, its audit, and the checklists."""
-    sections = (*_sections(pack), audit_section(pack), *(checklist_section(pack, found) for found in pack.schemes))
+    sections = (*_sections(pack), audit_section(pack), *(checklist_section(pack, file) for file in pack.schemes))
     downloads = {"table.csv": pack.table_csv.encode(), "claims.toml": pack.claims_toml.encode()}
     return replace(_page(pack, "Allocation pack"), sections=sections, downloads=downloads)
 
@@ -170,7 +175,7 @@ def _short(section: Section) -> Section:
 
 
 def _page(pack: Pack, title: str) -> Page:
-    subtitle = "; ".join(found.scheme.title for found in pack.schemes) or "No scheme selected"
+    subtitle = "; ".join(file.scheme.title for file in pack.schemes) or "No scheme selected"
     if pack.simulated:
         subtitle += ". Simulated device: the results do not apply to any hardware"
     return Page(

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from steelyard.report.pack.model import Pack
 
 TITLES = {
-    "device-hours": "Requested resources", "scaling": "Scaling", "performance": "Base performance",
-    "use": "Device utilisation", "energy": "Energy", "machine": "Hardware and software",
-}  # fmt: skip
+    "device-hours": "Requested resources",
+    "scaling": "Scaling",
+    "performance": "Base performance",
+    "use": "Device utilisation",
+    "energy": "Energy",
+    "machine": "Hardware and software",
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ def _met(section: str, holds: object, todo: str) -> Answer:
 def _scaling(pack: Pack) -> Answer:
     if pack.curve is None:
         return Answer("scaling", "measure at least two numbers of devices: [sweep] devices = [1, 2, 4, 8]")
-    codes = sorted({found.code for found in pack.curve.findings if found.severity == "error"})
+    codes = sorted({finding.code for finding in pack.curve.findings if finding.severity == "error"})
     if pack.curve.blocked:
         return Answer("scaling", f"fix the errors of the scaling: {', '.join(codes)}")
     unreliable = [cell.records[0].spec.devices for cell in pack.curve.aside] or [p.devices for p in pack.curve.points]
@@ -47,8 +51,8 @@ def _scaling(pack: Pack) -> Answer:
 
 
 def _kind(pack: Pack, kind: str) -> Answer:
-    found = pack.curve.kind if pack.curve is not None and not pack.curve.blocked else "none"
-    return _met("scaling", found == kind, f"measure {kind} scaling too (this study: {found})")
+    has = pack.curve.kind if pack.curve is not None and not pack.curve.blocked else "none"
+    return _met("scaling", has == kind, f"measure {kind} scaling too (this study: {has})")
 
 
 def _one_and_two(pack: Pack) -> Answer:
@@ -77,8 +81,8 @@ def _uncertainty(pack: Pack) -> Answer:
     return _met("device-hours", known, todo)
 
 
-def _buffer(pack: Pack, found: SchemeFile) -> Answer:
-    wanted, has = found.scheme.buffer, pack.request.plan.buffer_percent
+def _buffer(pack: Pack, file: SchemeFile) -> Answer:
+    wanted, has = file.scheme.buffer, pack.request.plan.buffer_percent
     if wanted is None:
         return _met("device-hours", has, "add a buffer: --buffer PERCENT")
     todo = f"set --buffer to {wanted.low_percent:g} to {wanted.high_percent:g}; this pack has {has:g} %"
@@ -112,7 +116,7 @@ def _hours(pack: Pack) -> Answer:
 
 def _measured(pack: Pack) -> Answer:
     known = [cell for cell in pack.cells if cell.throughput.value]
-    valid = [cell for cell in known if not any(found.severity == "error" for found in cell.findings)]
+    valid = [cell for cell in known if not any(finding.severity == "error" for finding in cell.findings)]
     return _met("performance", valid, "fix the errors of the runs" if known else "complete at least one run")
 
 
@@ -156,11 +160,11 @@ class DemandLine:
     todo: tuple[str, ...]
 
 
-def lines(pack: Pack, found: SchemeFile) -> list[DemandLine]:
+def lines(pack: Pack, file: SchemeFile) -> list[DemandLine]:
     """Check every demand of a scheme."""
     made = []
-    for demand in found.scheme.demand:
-        answers = [CHECKS[need](pack, found) for need in demand.needs]
+    for demand in file.scheme.demand:
+        answers = [CHECKS[need](pack, file) for need in demand.needs]
         todo = [answer.todo for answer in answers if answer.todo]
         todo += [demand.advice] if demand.advice and todo else []
         sections = dict.fromkeys(answer.section for answer in answers if answer.section and not answer.todo)
@@ -168,15 +172,15 @@ def lines(pack: Pack, found: SchemeFile) -> list[DemandLine]:
     return made
 
 
-def fits(pack: Pack, found: SchemeFile) -> bool:
+def fits(pack: Pack, file: SchemeFile) -> bool:
     """Whether the section to submit keeps the page limit; True if the pages were not counted."""
-    limit = found.scheme.page_limit
+    limit = file.scheme.page_limit
     return limit is None or pack.pages is None or pack.pages <= limit
 
 
-def checklist_section(pack: Pack, found: SchemeFile) -> Section:
+def checklist_section(pack: Pack, file: SchemeFile) -> Section:
     """List the demands of one scheme with the answers or what to do, and the page limit."""
-    scheme, made = found.scheme, lines(pack, found)
+    scheme, made = file.scheme, lines(pack, file)
     rows: list[tuple[Cell, ...]] = []
     for line in made:
         where = ", ".join(TITLES[name] for name in line.sections)
@@ -191,22 +195,27 @@ def checklist_section(pack: Pack, found: SchemeFile) -> Section:
         )
     rows += [_pages_row(pack, scheme.page_limit)] if scheme.page_limit is not None else []
     columns = (
-        Column("demand", align="left"), Column("answered", align="left"), Column("where", align="left"),
+        Column("demand", align="left"),
+        Column("answered", align="left"),
+        Column("where", align="left"),
         Column("what to do", align="left"),
-    )  # fmt: skip
+    )
     address = f", {scheme.address}" if scheme.address else ""
     notes = [f"Source: {scheme.source}{address}; seen {scheme.seen}. Check the current form."]
     notes += ["This scheme has ended."] if scheme.state == "historic" else []
     notes += ["All scaling plots have linear axes, as this scheme requires."] if scheme.axes == "linear" else []
     answered = sum(not line.todo for line in made)
-    name = f"checklist-{found.name.lower()}"
+    name = f"checklist-{file.name.lower()}"
     table = Table(name, f"Demands of {scheme.title}", columns, tuple(rows), tuple(notes))
     missing = ", ".join(line.demand.id for line in made if line.todo)
     answer = f"{answered} of {len(made)} demands answered" + (f"; open: {missing}." if missing else ".")
     return Section(
-        name, f"Checklist: {scheme.title}", f"Does the pack answer the demands of {scheme.title}?", answer,
-        (table, *((Prose((scheme.about,)),) if scheme.about else ())),
-    )  # fmt: skip
+        name=name,
+        title=f"Checklist: {scheme.title}",
+        question=f"Does the pack answer the demands of {scheme.title}?",
+        answer=answer,
+        blocks=(table, *((Prose((scheme.about,)),) if scheme.about else ())),
+    )
 
 
 def _pages_row(pack: Pack, limit: float) -> tuple[Cell, ...]:

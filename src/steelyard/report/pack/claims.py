@@ -39,7 +39,8 @@ def own_table(cells: Sequence[CellSummary], curve: Scaling | None, request: Requ
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    efficiencies = {} if curve is None or curve.blocked else {p.cell: p.split.total.value for p in curve.points}
+    points = () if curve is None or curve.blocked else curve.points
+    efficiencies = {point.configuration: point.split.total.value for point in points}
     for cell in cells:
         row = row_of(cell)
         settings = _settings(row, batches=True)
@@ -47,8 +48,8 @@ def own_table(cells: Sequence[CellSummary], curve: Scaling | None, request: Requ
         start = ["pack", "scaling", cell.records[0].spec.devices, *settings, row.get("jobs")]
         if rate.value is not None and unit_of(rate.unit) is not None:
             writer.writerow([*start, "throughput", _printed(rate.value), rate.unit])
-            if cell.cell in efficiencies:
-                writer.writerow([*start, "efficiency", _printed(100 * efficiencies[cell.cell]), "%"])
+            if cell.name in efficiencies:
+                writer.writerow([*start, "efficiency", _printed(100 * efficiencies[cell.name]), "%"])
     basis = row_of(request.basis.cell)
     # The batch of a job that was not measured is unknown.
     same = request.basis.kind == "measured"
@@ -103,9 +104,9 @@ def own_audit(table_csv: str, claims_toml: str) -> Audit:
 
 def _settings(row: Row, *, batches: bool) -> list[str]:
     """Return the settings of a row. The batch is unknown if it differs between jobs or was not measured."""
-    found = [_setting(row.get(key)) for key in SETTINGS[:-2]]
+    texts = [_setting(row.get(key)) for key in SETTINGS[:-2]]
     numbers = [row.number(key) if batches else None for key in SETTINGS[-2:]]
-    return [*found, *("" if value is None else f"{value:.0f}" for value in numbers)]
+    return [*texts, *("" if value is None else f"{value:.0f}" for value in numbers)]
 
 
 def _setting(value: object) -> str:

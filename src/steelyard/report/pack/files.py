@@ -128,8 +128,12 @@ def pack_object(pack: Pack, files: Sequence[str]) -> PackData:
         "failures": to_json_object(request.failures),
         "derivation": [
             {
-                **estimate_object(term.amount, len(term.runs), term.unit), "symbol": term.symbol,
-                "what": term.what, "formula": term.formula, "origin": term.origin, "runs": list(term.runs),
+                **estimate_object(term.amount, len(term.runs), term.unit),
+                "symbol": term.symbol,
+                "what": term.what,
+                "formula": term.formula,
+                "origin": term.origin,
+                "runs": list(term.runs),
             }
             for term in (*request.terms, *request.energy)
         ],
@@ -139,15 +143,20 @@ def pack_object(pack: Pack, files: Sequence[str]) -> PackData:
         "passes": pack.passes,
         "findings": to_json_object(pack.findings),
         "checklists": {
-            found.name: [
-                {"id": line.demand.id, "demand": line.demand.demand, "sections": list(line.sections),
-                 "answered": not line.todo, "to_do": list(line.todo)}
-                for line in lines(pack, found)
+            file.name: [
+                {
+                    "id": line.demand.id,
+                    "demand": line.demand.demand,
+                    "sections": list(line.sections),
+                    "answered": not line.todo,
+                    "to_do": list(line.todo),
+                }
+                for line in lines(pack, file)
             ]
-            for found in pack.schemes
+            for file in pack.schemes
         },
         "files": list(files),
-    }  # fmt: skip
+    }
 
 
 def _prepare(folder: Path) -> None:
@@ -177,11 +186,11 @@ def _write(path: Path, text: str) -> None:
 
 
 def _tex() -> str:
-    found = shutil.which("pdflatex")
-    if found is None:
+    path = shutil.which("pdflatex")
+    if path is None:
         problem = Problem("--pdf", "pdflatex not found", "without --pdf, the .tex files are still written")
         raise InputError("TeX is not installed", problems=(problem,), next_step=f"Debian: {TEX_PACKAGES}")
-    return found
+    return path
 
 
 def _set(tex: str, folder: Path, stem: str, *, runs: int = 2) -> float:
@@ -201,8 +210,8 @@ def _set(tex: str, folder: Path, stem: str, *, runs: int = 2) -> float:
         if done.returncode != 0:
             wrong = next((line for line in text.splitlines() if line.startswith("!")), "no message")
             raise SteelyardError(f"TeX failed on {stem}.tex: {wrong[:200]}", next_step=f"see {folder / stem}.log")
-    found = _PAGES.search(text.replace("\n", ""))
+    match = _PAGES.search(text.replace("\n", ""))
     (folder / f"{stem}.aux").unlink(missing_ok=True)
-    if found is None:
+    if match is None:
         raise SteelyardError(f"TeX made no pages from {stem}.tex", next_step=f"see {folder / stem}.log")
-    return math.ceil(10 * (int(found[1]) - 1 + float(found[2]) / float(found[3]))) / 10
+    return math.ceil(10 * (int(match[1]) - 1 + float(match[2]) / float(match[3]))) / 10

@@ -22,8 +22,15 @@ if TYPE_CHECKING:
     Parts = tuple[list[Section], list[Section]]
 
 STEPS = (
-    "plan-energy", "device-use", "machine-facts", "warnings", "base-performance", "words", "headings", "derivation",
-)  # fmt: skip
+    "plan-energy",
+    "device-use",
+    "machine-facts",
+    "warnings",
+    "base-performance",
+    "words",
+    "headings",
+    "derivation",
+)
 """What moves to the appendix, in this order: tables by name, warnings in full, words on the hours, headings."""
 TOLD_FACTS = ("device", "accelerator", "framework", "precision", "batch per device", "driver", "host CPU", "nodes")
 MERGED = ("performance", "use", "energy", "machine")
@@ -36,7 +43,7 @@ SAFETY = 1.15
 
 def page_limit(pack: Pack) -> float | None:
     """Return the smallest page limit of the pack's schemes."""
-    return min((found.scheme.page_limit for found in pack.schemes if found.scheme.page_limit), default=None)
+    return min((file.scheme.page_limit for file in pack.schemes if file.scheme.page_limit), default=None)
 
 
 def fitted(sections: Sequence[Section], limit: float | None, pages: Callable[[list[Section]], float]) -> Parts:
@@ -66,8 +73,8 @@ def _cut(sections: Sequence[Section], steps: Sequence[str]) -> Parts:
         findings = section.findings
         told: tuple[Finding, ...] = ()
         if "warnings" in steps and section.findings:
-            findings = tuple(found for found in section.findings if found.severity == "error")
-            told = tuple(found for found in section.findings if found not in findings)
+            findings = tuple(finding for finding in section.findings if finding.severity == "error")
+            told = tuple(finding for finding in section.findings if finding not in findings)
             names = ", ".join(f"{group.rule} ({group.code})" for group in by_code(told))
             stays += [Prose((f"Warnings, explained in the appendix: {names}.",))] if told else []
         kept.append(replace(section, blocks=tuple(stays), findings=findings))
@@ -101,7 +108,7 @@ def _merged(sections: Sequence[Section]) -> list[Section]:
         words = " ".join(text for text in texts if text)
         blocks.append(Prose((f"{section.title}: {words}",)))
         blocks += [block for block in section.blocks if not isinstance(block, Prose)]
-    findings = tuple(found for section in several for found in section.findings)
+    findings = tuple(finding for section in several for finding in section.findings)
     one = Section("performance", "Performance, devices and energy", "", "", tuple(blocks), findings)
     return [*(section for section in sections if section.name not in MERGED), one]
 
@@ -114,7 +121,9 @@ def estimated_pages(sections: Sequence[Section]) -> float:
     total = 3 * HEAD_PT
     for section in sections:
         total += HEAD_PT + _lines(section.answer)
-        total += sum(_lines(found.message + found.evidence + found.fix) + 2 * LINE_PT for found in section.findings)
+        total += sum(
+            _lines(finding.message + finding.evidence + finding.fix) + 2 * LINE_PT for finding in section.findings
+        )
         total += sum(map(_height, section.blocks))
     return SAFETY * total / PAGE_PT
 

@@ -31,24 +31,52 @@ if TYPE_CHECKING:
 
 BLOCKED = "Parallel efficiency not reported until the errors are fixed."
 SHARES = (
-    ("compute_share", "computation"), ("host_wait_share", "waiting for the host"),
-    ("input_wait_share", "waiting for input"), ("exposed_comm_share", "exposed communication"),
+    ("compute_share", "computation"),
+    ("host_wait_share", "waiting for the host"),
+    ("input_wait_share", "waiting for input"),
+    ("exposed_comm_share", "exposed communication"),
     ("model_flops_utilisation", "model FLOPs utilisation"),
-)  # fmt: skip
+)
 SETTINGS = {
-    "model": "model", "model_options": "model options", "mode": "mode", "serving": "generation", "dataset": "data",
-    "precision": "precision", "parameter_precision": "parameter precision",
-    "autocast": "autocast", "batch": "batch per device",
-    "global_batch": "global batch", "optimizer": "optimizer", "parallel": "parallel",
-    "preset": "preset", "optimizer_kernel": "optimizer implementation", "attention": "attention kernel",
-    "cudnn_benchmark": "cuDNN benchmark", "numa": "bound to NUMA nodes",
-    "backend": "communication backend", "compile": "compilation", "channels_last": "channels last",
-    "loader.workers": "loader processes per device", "framework": "framework", "build": "build",
-    "container": "container", "accelerator": "accelerator", "driver": "driver", "device_clock": "device clock",
-    "power_limit": "power limit", "host_cpu": "host CPU", "cpus": "CPUs", "architecture": "architecture",
-    "kernel": "kernel", "filesystem": "file system of the data", "timing": "step timer", "node": "nodes",
-}  # fmt: skip
+    "model": "model",
+    "model_options": "model options",
+    "mode": "mode",
+    "serving": "generation",
+    "dataset": "data",
+    "precision": "precision",
+    "parameter_precision": "parameter precision",
+    "autocast": "autocast",
+    "batch": "batch per device",
+    "global_batch": "global batch",
+    "optimizer": "optimizer",
+    "parallel": "parallel",
+    "preset": "preset",
+    "optimizer_kernel": "optimizer implementation",
+    "attention": "attention kernel",
+    "cudnn_benchmark": "cuDNN benchmark",
+    "numa": "bound to NUMA nodes",
+    "backend": "communication backend",
+    "compile": "compilation",
+    "channels_last": "channels last",
+    "loader.workers": "loader processes per device",
+    "framework": "framework",
+    "build": "build",
+    "container": "container",
+    "accelerator": "accelerator",
+    "driver": "driver",
+    "device_clock": "device clock",
+    "power_limit": "power limit",
+    "host_cpu": "host CPU",
+    "cpus": "CPUs",
+    "architecture": "architecture",
+    "kernel": "kernel",
+    "filesystem": "file system of the data",
+    "timing": "step timer",
+    "node": "nodes",
+}
 MAX_FACT = 300
+NOTABLE_PERCENT = 0.05
+"""Below it, what failures add is no news to the reader of a request."""
 PUBLISHED_FAILURES = "the training of Llama 3 (419 in 54 days on 16,384 GPUs, arXiv 2407.21783)"
 SCOPES = {
     "die": "one die of a card; each of the {dies} dies counts as a device",
@@ -62,31 +90,35 @@ SCOPES = {
 
 def request_section(pack: Pack) -> Section:
     """Requested resources, derived term by term."""
-    found = pack.request
-    blocks: tuple[Any, ...] = (derivation_table(found), Prose(tuple(_about_hours(pack))))
+    request = pack.request
+    blocks: tuple[Any, ...] = (derivation_table(request), Prose(tuple(_about_hours(pack))))
     codes = ("SY315", "SY510")
     own = (entry for entry in pack.own_audit.findings if entry.code in codes)
     # Findings on the runs behind the throughput. With several jobs the spread between jobs is used, so a finding on the
     # interval of a single job (SY203) does not apply.
-    beside = ("SY203", "SY4") if found.measured_jobs > 1 else ("SY4",)
-    on_rate = [entry for entry in _telling(found.basis.cell.findings) if not entry.code.startswith(beside)]
+    beside = ("SY203", "SY4") if request.measured_jobs > 1 else ("SY4",)
+    on_rate = [entry for entry in _telling(request.basis.cell.findings) if not entry.code.startswith(beside)]
     findings = (*on_rate, *own, *pack.projected)
     return Section(
-        "device-hours", "Requested resources", "How many device-hours does the plan need, and why?",
-        hours_answer(found), blocks, findings,
-    )  # fmt: skip
+        name="device-hours",
+        title="Requested resources",
+        question="How many device-hours does the plan need, and why?",
+        answer=hours_answer(request),
+        blocks=blocks,
+        findings=findings,
+    )
 
 
-def hours_answer(found: Request) -> str:
+def hours_answer(request: Request) -> str:
     """State the requested device-hours in two sentences."""
-    plan, asked, charge = found.plan, found.asked.amount, found.charge
+    plan, asked, charge = request.plan, request.asked.amount, request.charge
     runs = counted(plan.trainings, "training")
     verb = "needs" if plan.trainings == 1 else "need"
-    text = f"{runs} on {counted(plan.devices, 'device')} {verb} {_words(found.worked_out, found.measured_jobs)}"
-    text += "" if found.basis.kind == "measured" else " (not measured at this size)"
-    failed, buffer = found.term("f"), found.plan.buffer_percent
-    assumed = " at an assumed rate" if found.failures.origin == "assumed" else ""
-    share = number(failed.amount.value, 2) if failed and failed.amount.value else ""
+    text = f"{runs} on {counted(plan.devices, 'device')} {verb} {_words(request.worked_out, request.measured_jobs)}"
+    text += "" if request.basis.kind == "measured" else " (not measured at this size)"
+    failed, buffer = request.term("f"), request.plan.buffer_percent
+    assumed = " at an assumed rate" if request.failures.origin == "assumed" else ""
+    share = number(failed.amount.value, 2) if failed and failed.amount.value >= NOTABLE_PERCENT else ""
     parts = [f"{share} % for failures{assumed}"] if share else []
     parts += [f"a buffer of {buffer:g} %"] if buffer else []
     on_top = f", including {' and '.join(parts)}" if parts else ", without a buffer"
@@ -94,12 +126,12 @@ def hours_answer(found: Request) -> str:
     if charge is not None and charge.unit != "device-hour":
         charged = f" ({number(charge.amount.value, 4)} {charge.unit}{'s' * charge.unit.endswith('hour')})"
     text += f". Request: {number(asked.value, 4)} device-hours{charged}{on_top}"
-    return f"{text}.{unusable(found)}"
+    return f"{text}.{unusable(request)}"
 
 
-def unusable(found: Request) -> str:
+def unusable(request: Request) -> str:
     """Return a warning sentence if the throughput has errors; it goes with every number derived from it."""
-    codes = found.blocked_by
+    codes = request.blocked_by
     return f" Do not use: the throughput has errors ({', '.join(codes)})." if codes else ""
 
 
@@ -116,14 +148,17 @@ def _words(term: Term, jobs: int) -> str:
 RESTING = ("r", "T1", "T", "H", "u", "X", "F", "f", "A", "C", "e", "W")
 """Terms that depend on the measured throughput."""
 COLUMNS = (
-    Column("", align="left"), Column("quantity", align="left"), Column("derivation", align="left"), Column("value"),
-)  # fmt: skip
+    Column("", align="left"),
+    Column("quantity", align="left"),
+    Column("derivation", align="left"),
+    Column("value"),
+)
 
 
-def derivation_table(found: Request) -> Table:
+def derivation_table(request: Request) -> Table:
     """List every term with its formula, in symbols and in numbers."""
-    rows = tuple(_derived(term, found.terms, found.blocked_by) for term in found.terms)
-    return Table("derivation", "Derivation of the device-hours", COLUMNS, rows, tuple(_interval_notes(found)))
+    rows = tuple(_derived(term, request.terms, request.blocked_by) for term in request.terms)
+    return Table("derivation", "Derivation of the device-hours", COLUMNS, rows, tuple(_interval_notes(request)))
 
 
 def _derived(term: Term, terms: Sequence[Term], blocked: tuple[str, ...]) -> tuple[Cell, ...]:
@@ -161,36 +196,36 @@ def _figure(value: float, digits: int) -> str:
     return f"{value:g}" if float(f"{value:g}") == value else number(value, digits)
 
 
-def _interval_notes(found: Request) -> list[str]:
-    jobs = found.plan.trainings * found.jobs_a_training
-    notes = [*found.approximate]
-    if found.worked_out.amount.low is not None and found.measured_jobs > 1:
+def _interval_notes(request: Request) -> list[str]:
+    jobs = request.plan.trainings * request.jobs_a_training
+    notes = [*request.approximate]
+    if request.worked_out.amount.low is not None and request.measured_jobs > 1:
         notes.insert(
             0,
-            f"[ ] = 95 % CI. For r, T1, t and T: of the mean, Student's t over {found.measured_jobs} jobs. "
+            f"[ ] = 95 % CI. For r, T1, t and T: of the mean, Student's t over {request.measured_jobs} jobs. "
             f"From H on: of {counted(jobs, 'future job')}, including the spread between jobs, "
             "with failures at their expected number.",
         )
-    elif found.worked_out.amount.low is not None:
+    elif request.worked_out.amount.low is not None:
         notes.insert(0, "[ ] = 95 % CI from the steps of one job; other jobs may differ.")
     return [f"{note[0].upper()}{note[1:].rstrip('.')}." for note in notes]
 
 
 def _about_hours(pack: Pack) -> list[str]:
     """Explain the basis of the hours, what is added and what is not counted."""
-    found = pack.request
-    paragraphs = [basis_words(found.basis, found.plan.devices) + _error_words(pack)]
-    paragraphs += [_failure_words(found), _repeat_words(found)]
-    paragraphs.append(_buffer_words(found))
-    paragraphs.append(f"Not counted: {'; '.join(found.uncounted)}.")
-    if found.tariff is not None:
-        assert found.tariff is not None
-        charged = "every allocated node" if found.tariff.per_node_hour else "the requested devices"
-        if found.tariff.whole_nodes:
+    request = pack.request
+    paragraphs = [basis_words(request.basis, request.plan.devices) + _error_words(pack)]
+    paragraphs += [_failure_words(request), _repeat_words(request)]
+    paragraphs.append(_buffer_words(request))
+    paragraphs.append(f"Not counted: {'; '.join(request.uncounted)}.")
+    if request.tariff is not None:
+        assert request.tariff is not None
+        charged = "every allocated node" if request.tariff.per_node_hour else "the requested devices"
+        if request.tariff.whole_nodes:
             charged = "whole nodes, even if partly used"
-        paragraphs.append(f"Charged by {found.tariff.source}, for {charged}. {_limit_words(found)}")
+        paragraphs.append(f"Charged by {request.tariff.source}, for {charged}. {_limit_words(request)}")
     else:
-        paragraphs.append(f"Not converted to the unit of a site: no rate was given. {_limit_words(found)}")
+        paragraphs.append(f"Not converted to the unit of a site: no rate was given. {_limit_words(request)}")
     return [text for text in paragraphs if text]
 
 
@@ -223,9 +258,9 @@ def _error_words(pack: Pack) -> str:
     return ""
 
 
-def _failure_words(found: Request) -> str:
+def _failure_words(request: Request) -> str:
     """Say where the rate of failures comes from, and what the study can tell about it."""
-    failures = found.failures
+    failures = request.failures
     origin = {"given": "as given", "counted": "as in the study", "assumed": f"assumed as in {PUBLISHED_FAILURES}"}
     text = f"Failures: {_per_thousand(failures.rate)} per 1,000 device-hours, {origin[failures.origin]}."
     text += f" In the study {failures.lost_runs} of {counted(failures.counted_runs, 'run')} failed"
@@ -237,7 +272,7 @@ def _failure_words(found: Request) -> str:
     )
     if failures.most_hours is not None:
         return f"{text}, with which the plan needs {number(failures.most_hours, 4)} device-hours."
-    text += f", which tells nothing about a plan of {number(found.worked_out.amount.value, 3)} device-hours."
+    text += f", which tells nothing about a plan of {number(request.worked_out.amount.value, 3)} device-hours."
     unexplained = failures.lost_runs and failures.origin == "assumed"
     return text + (" Find out why they failed: the assumed rate does not explain it." if unexplained else "")
 
@@ -246,10 +281,10 @@ def _per_thousand(rate: float) -> str:
     return number(1000 * rate, 2)
 
 
-def _repeat_words(found: Request) -> str:
+def _repeat_words(request: Request) -> str:
     """Say what a failure costs: the work since the last checkpoint, or the whole job."""
-    every_s = found.plan.checkpoint_s
-    chained = " Each job of a training continues from the end of the one before." if found.jobs_a_training > 1 else ""
+    every_s = request.plan.checkpoint_s
+    chained = " Each job of a training continues from the end of the one before." if request.jobs_a_training > 1 else ""
     if every_s:
         start = f"Checkpoints: every {number(every_s / 60, 3)} min of work, as given. A failed job repeats"
         return f"{start} its set-up and the work since its last checkpoint.{chained}"
@@ -257,21 +292,21 @@ def _repeat_words(found: Request) -> str:
     return f"Checkpoints within a job: {told}. A failed job is repeated from its start.{chained}"
 
 
-def _buffer_words(found: Request) -> str:
-    with_failed = found.term("F")
+def _buffer_words(request: Request) -> str:
+    with_failed = request.term("F")
     if with_failed is None or with_failed.amount.high is None:
         return ""
-    if not found.plan.buffer_percent:
+    if not request.plan.buffer_percent:
         return f"No buffer is included; the CI ends at {number(with_failed.amount.high, 4)} device-hours."
-    covers = found.asked.amount.value >= with_failed.amount.high
+    covers = request.asked.amount.value >= with_failed.amount.high
     verb = "covers" if covers else "does not cover"
     return f"The buffer {verb} the upper end of the CI, {number(with_failed.amount.high, 4)} device-hours."
 
 
-def _limit_words(found: Request) -> str:
-    time = found.term("T")
+def _limit_words(request: Request) -> str:
+    time = request.term("T")
     assert time is not None
-    longest_s = (time.amount.high or time.amount.value) / found.jobs_a_training
+    longest_s = (time.amount.high or time.amount.value) / request.jobs_a_training
     return (
         "If the site charges requested time instead of used time, a job limit above "
         f"{number(longest_s / 3600, 3)} h costs more."
@@ -309,7 +344,7 @@ def scaling_section(pack: Pack) -> Section:
 
 
 def _telling(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    return tuple(found for found in findings if found.severity != "note")
+    return tuple(finding for finding in findings if finding.severity != "note")
 
 
 # -- absolute performance
@@ -357,7 +392,7 @@ def _facts_table(name: str, title: str, facts: Sequence[tuple[str, str]]) -> Tab
 def base_cell(pack: Pack) -> CellSummary:
     """Return the base of the curve; without a curve, the smallest cell with a result."""
     if pack.curve is not None:
-        return next(cell for cell in pack.cells if cell.cell == pack.curve.base.cell)
+        return next(cell for cell in pack.cells if cell.name == pack.curve.base.configuration)
     return next((cell for cell in pack.cells if cell.throughput.value is not None), pack.cells[0])
 
 
@@ -417,13 +452,13 @@ def _share(cell: CellSummary, name: str) -> Amount | None:
     return row_of(cell).figures.get(name)
 
 
-def _share_cell(found: Amount | None, ids: tuple[str, ...]) -> Cell:
-    if found is None:
+def _share_cell(amount: Amount | None, ids: tuple[str, ...]) -> Cell:
+    if amount is None:
         return Cell("unknown")
-    text = number(100 * found.value, 3)
-    if found.low < found.high:
-        text += f" [{number(100 * found.low, 3)}, {number(100 * found.high, 3)}]"
-    return Cell(text, 100 * found.value, 100 * found.low, 100 * found.high, ids)
+    text = number(100 * amount.value, 3)
+    if amount.low < amount.high:
+        text += f" [{number(100 * amount.low, 3)}, {number(100 * amount.high, 3)}]"
+    return Cell(text, 100 * amount.value, 100 * amount.low, 100 * amount.high, ids)
 
 
 def utilisation(pack: Pack) -> Amount | None:
@@ -436,22 +471,22 @@ def utilisation(pack: Pack) -> Amount | None:
 
 def energy_section(pack: Pack) -> Section:
     """Energy per sample and of the plan; only reliable values."""
-    found = pack.request
+    request = pack.request
     question = "How much energy does the plan need?"
-    if not found.energy:
-        return Section("energy", "Energy", question, f"Not reported: {found.energy_reason}.")
-    terms = (*found.terms, *found.energy)
-    rows = tuple(_derived(term, terms, found.blocked_by) for term in found.energy)
-    entry = next(one for one in pack.energies if one.cell.cell == found.basis.cell.cell)
+    if not request.energy:
+        return Section("energy", "Energy", question, f"Not reported: {request.energy_reason}.")
+    terms = (*request.terms, *request.energy)
+    rows = tuple(_derived(term, terms, request.blocked_by) for term in request.energy)
+    entry = next(one for one in pack.energies if one.cell.name == request.basis.cell.name)
     notes = ["Energy of the steps only, without set-up, compilation, failures and buffer."]
-    if found.energy[-1].amount.low is not None:
+    if request.energy[-1].amount.low is not None:
         notes.append("[ ] = 95 % CI of the mean of the measured jobs, not of future jobs.")
     validity = entry.main.validity
     if validity is not None and validity.reasons and not entry.findings:
         notes.append(f"{validity.verdict.capitalize()}: {validity.reasons[0]}.")
     table = Table("plan-energy", "Energy of the plan", COLUMNS, rows, tuple(notes))
-    text = _words(found.energy[-1], found.measured_jobs)
-    answer = f"{text} for the steps of the plan (includes: {entry.scope}; {entry.verdict}).{unusable(found)}"
+    text = _words(request.energy[-1], request.measured_jobs)
+    answer = f"{text} for the steps of the plan (includes: {entry.scope}; {entry.verdict}).{unusable(request)}"
     return Section("energy", "Energy", question, answer, (table,), _telling(entry.findings))
 
 
@@ -479,9 +514,12 @@ def machine_section(pack: Pack) -> Section:
     study = f"The record of every run of '{cell.study}' has the full environment: steelyard show RUN_ID --json"
     facts = [(words, text) for words, text in facts if text]
     return Section(
-        "machine", "Hardware and software", "On which hardware and software was it measured?", answer,
-        (_facts_table("machine-facts", "Hardware and software", facts), Prose((study,))),
-    )  # fmt: skip
+        name="machine",
+        title="Hardware and software",
+        question="On which hardware and software was it measured?",
+        answer=answer,
+        blocks=(_facts_table("machine-facts", "Hardware and software", facts), Prose((study,))),
+    )
 
 
 def _device_facts(record: RunRecord) -> list[tuple[str, str]]:
@@ -503,29 +541,31 @@ def audit_section(pack: Pack) -> Section:
     own = pack.own_audit
     # Each rule once, with its first place; `steelyard audit STUDY` lists all.
     groups: dict[tuple[str, str], list[Finding]] = {}
-    for found in pack.findings:
-        groups.setdefault((found.code, found.severity), []).append(found)
+    for finding in pack.findings:
+        groups.setdefault((finding.code, finding.severity), []).append(finding)
     findings = tuple(
         dataclasses.replace(same[0], place=f"{same[0].place}; {len(same) - 1} more") if len(same) > 1 else same[0]
         for same in groups.values()
     )
     columns = (
-        Column("claim", align="left"), Column("stated"), Column("recomputed", align="left"),
+        Column("claim", align="left"),
+        Column("stated"),
+        Column("recomputed", align="left"),
         Column("verdict", align="left"),
-    )  # fmt: skip
+    )
     rows = tuple(
         (
             Cell(entry.claim.text, entry.claim.text),
             Cell(entry.claim.published, entry.claim.published),
             Cell(entry.recomputed, entry.recomputed),
-            Cell(entry.verdict, entry.verdict, codes=tuple(dict.fromkeys(found.code for found in entry.findings))),
+            Cell(entry.verdict, entry.verdict, codes=tuple(dict.fromkeys(finding.code for finding in entry.findings))),
         )
         for entry in own.judgements
     )
     blocks = (Table("own-claims", "Claims of this pack, recomputed from its table", columns, rows),)
     claims = f" {claim_tally(own.judgements)}." if own.judgements else ""
     of_study = pack.findings[: len(pack.findings) - len(own.findings)]
-    counts = [tally(found).partition(";")[0] for found in (of_study, own.findings)]
+    counts = [tally(part).partition(";")[0] for part in (of_study, own.findings)]
     answer = f"Study and scaling: {counts[0]}. This pack: {counts[1]}.{claims}"
     return Section(
         "audit", "Audit of this pack", "Are the numbers of this pack correct?", answer, blocks if rows else (), findings

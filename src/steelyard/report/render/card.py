@@ -42,8 +42,8 @@ CHART = (540, 240, 604, 318)
 def card(page: Page) -> bytes:
     """Return the picture as PNG; InputError if the page has no first screen or nothing can draw here."""
     library = draw.library()
-    found: bytes = library.svg_to_png(card_svg(page), scale=1.0, ppi=72)
-    return found
+    picture: bytes = library.svg_to_png(card_svg(page), scale=1.0, ppi=72)
+    return picture
 
 
 def card_svg(page: Page) -> str:

@@ -40,17 +40,35 @@ THEME: dict[str, Any] = {
     "aria": False,
     "view": {"stroke": None},
     "axis": {
-        "labelFontSize": 13, "titleFontSize": 14, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
-        "gridColor": GRID, "domainColor": INK, "tickColor": INK, "titlePadding": 10, "labelLimit": 260,
-        "titleLimit": 600, "labelOverlap": "greedy",
+        "labelFontSize": 13,
+        "titleFontSize": 14,
+        "titleFontWeight": "normal",
+        "labelColor": INK,
+        "titleColor": INK,
+        "gridColor": GRID,
+        "domainColor": INK,
+        "tickColor": INK,
+        "titlePadding": 10,
+        "labelLimit": 260,
+        "titleLimit": 600,
+        "labelOverlap": "greedy",
     },
     "title": {
-        "anchor": "start", "frame": "bounds", "fontSize": 16, "fontWeight": "bold", "color": INK, "lineHeight": 20,
-        "limit": 0, "subtitleColor": QUIET, "subtitleFontSize": 12.5, "subtitlePadding": 6, "subtitleLineHeight": 16,
+        "anchor": "start",
+        "frame": "bounds",
+        "fontSize": 16,
+        "fontWeight": "bold",
+        "color": INK,
+        "lineHeight": 20,
+        "limit": 0,
+        "subtitleColor": QUIET,
+        "subtitleFontSize": 12.5,
+        "subtitlePadding": 6,
+        "subtitleLineHeight": 16,
     },
     "legend": {"labelFontSize": 13, "titleFontSize": 13, "labelColor": INK, "titleColor": INK},
     "text": {"fontSize": 13, "color": INK},
-}  # fmt: skip
+}
 # Mean widths of a letter in titles and in notes.
 TITLE_LETTER, NOTE_LETTER = 8.6, 6.9
 MAX_NOTE_LINES = 4
@@ -109,15 +127,15 @@ def dark_rules(within: str, used: Callable[[str], bool] = bool) -> str:
 def png(chart: Chart, scale: float = 2.0, *, titled: bool = True) -> bytes:
     """Return the chart as PNG, `scale` times the width and height of the SVG."""
     vega = library()
-    found: bytes = vega.svg_to_png(svg(chart, titled=titled), scale=scale)
-    return found
+    picture: bytes = vega.svg_to_png(svg(chart, titled=titled), scale=scale)
+    return picture
 
 
 def pdf(chart: Chart, *, titled: bool = True) -> bytes:
     """Return the chart as PDF, one page in its own size."""
     vega = library()
-    found: bytes = vega.svg_to_pdf(svg(chart, titled=titled))
-    return found
+    picture: bytes = vega.svg_to_pdf(svg(chart, titled=titled))
+    return picture
 
 
 def library() -> ModuleType:
@@ -208,6 +226,6 @@ def _shows_nothing(element: ET.Element) -> bool:
     return tag == "g" and len(element) == 0
 
 
-def _rounded(found: re.Match[str]) -> str:
-    short = f"{float(found.group()):.2f}".rstrip("0").rstrip(".")
+def _rounded(match: re.Match[str]) -> str:
+    short = f"{float(match.group()):.2f}".rstrip("0").rstrip(".")
     return "0" if short == "-0" else short

@@ -24,6 +24,8 @@ Format = Literal["html", "markdown", "latex", "csv", "card"]
 FORMATS: tuple[Format, ...] = ("html", "markdown", "latex", "csv")
 ENDINGS: dict[Format, str] = {"html": ".html", "markdown": ".md", "latex": "-latex", "csv": "-csv", "card": ".png"}
 FOLDERS = ("latex", "csv")
+SUFFIXES: dict[Format, tuple[str, ...]] = {"html": (".html", ".htm"), "markdown": (".md",), "card": (".png",)}
+"""How a file may end: anything else is another format, or a file of the user."""
 FIGURES = "figures"
 MAIN_TEX = "report.tex"
 
@@ -50,10 +52,14 @@ def require_place(path: Path, kind: Format) -> None:
     elif kind not in FOLDERS and path.is_dir():
         problem = "is a folder, but this format is one file"
     elif not path.absolute().parent.is_dir():
-        problem = f"folder {path.absolute().parent} does not exist"
+        problem = f"folder {path.parent} does not exist"
+    elif kind not in FOLDERS and path.suffix.lower() not in SUFFIXES[kind]:
+        problem = f"the format is {kind}, so it must end in {SUFFIXES[kind][0]}"
     if problem:
-        name = "FOLDER" if kind in FOLDERS else f"FILE{ENDINGS[kind]}"
-        raise InputError("cannot write the report", problems=(Problem(str(path), problem, f"-o {name}"),))
+        valid = "-o FOLDER" if kind in FOLDERS else f"-o FILE{ENDINGS[kind]}"
+        other = next((name for name, suffixes in SUFFIXES.items() if path.suffix.lower() in suffixes), kind)
+        valid += f", or --format {other}" if other not in (kind, "card") else ""
+        raise InputError("cannot write the report", problems=(Problem(str(path), problem, valid),))
 
 
 def write(page: Page, path: Path, kind: Format) -> Written:

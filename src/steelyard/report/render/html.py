@@ -145,13 +145,15 @@ def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
     title = f'<h2 id="{anchor}">{text(section.title)}</h2>'
     head = f'<p class="question">{text(section.question)}</p>' if section.question else ""
     head += f'<p class="answer">{text(section.answer)}</p>' if section.answer else ""
-    found = findings_block(section.findings, anchor, book)
+    findings = findings_block(section.findings, anchor, book)
     blocks = ""
     for together, group in groupby(section.blocks, lambda block: isinstance(block, Chart | Drawing)):
         made = [_block(block, book, pictures) for block in group]
         blocks += f'<div class="pictures">{"".join(made)}</div>' if together and len(made) > 1 else "".join(made)
-    beside = " with" if found and blocks else ""
-    inside = f'<div class="inside{beside}">{found}<div class="blocks">{blocks}</div></div>' if found or blocks else ""
+    beside = " with" if findings and blocks else ""
+    inside = (
+        f'<div class="inside{beside}">{findings}<div class="blocks">{blocks}</div></div>' if findings or blocks else ""
+    )
     if section.folded:
         inner = f'<details class="fold"><summary>{title}</summary><div class="inside">{head}{inside}</div></details>'
         return f'<section class="part" aria-labelledby="{anchor}">{inner}</section>'
@@ -211,8 +213,12 @@ def _picture(
 
 
 def _footer(page: Page, book: Book) -> str:
-    everything = {"title": page.title, "made_at": page.made_at, "made_by": page.made_by,
-                  "tables": [table_object(table) for table in page.tables]}  # fmt: skip
+    everything = {
+        "title": page.title,
+        "made_at": page.made_at,
+        "made_by": page.made_by,
+        "tables": [table_object(table) for table in page.tables],
+    }
     content = json.dumps(everything, ensure_ascii=True, separators=(",", ":")).encode("ascii")
     buttons = (
         [book.save_button("All tables as JSON", "tables.json", "application/json", content)] if page.tables else []

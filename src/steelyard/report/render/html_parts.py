@@ -77,12 +77,12 @@ class Book:
     def anchor(self, name: str) -> str:
         """Return an id that is unique in the file."""
         plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:80] or "part"
-        found, number = plain, 1
-        while found in self._taken:
+        unique, number = plain, 1
+        while unique in self._taken:
             number += 1
-            found = f"{plain}-{number}"
-        self._taken.add(found)
-        return found
+            unique = f"{plain}-{number}"
+        self._taken.add(unique)
+        return unique
 
     def payload(self, content: bytes) -> str:
         """Store `content` compressed at the end of the file, and return its id."""
@@ -109,8 +109,13 @@ class Book:
 
     def find_explanations(self, page: Page) -> None:
         """Find the codes that the page explains, in the table of that name, and their findings."""
-        self.explained = {code: row[2].text for table in page.tables if table.name == CODES for row in table.rows
-                          for code in row[0].codes}  # fmt: skip
+        self.explained = {
+            code: row[2].text
+            for table in page.tables
+            if table.name == CODES
+            for row in table.rows
+            for code in row[0].codes
+        }
         self._taken.update(f"code-{code.lower()}" for code in self.explained)
         for section in page.sections:
             for group in by_code(section.findings):
@@ -290,7 +295,7 @@ def _about(code: str, book: Book) -> str:
         return ""
     book.described.add(code)
     why = f"<p>{text(book.explained[code])}</p>" if code in book.explained else ""
-    found = group.findings[0]
+    finding = group.findings[0]
     more = f' <a href="#{book.codes[code]}">All places</a>' if code in book.codes else ""
     command = f"<p><code>{text(group.command)}</code></p>" if group.command else ""
     at, severity = _about_id(code), text(group.severity)
@@ -298,7 +303,7 @@ def _about(code: str, book: Book) -> str:
         f'<div popover class="about {severity}" id="{at}" role="dialog" aria-label="{text(code)}">'
         f"<p><b>{text(code)} {text(group.rule)}</b> "
         f'<span class="severity">{SEVERITY_MARKS.get(group.severity, "")} {severity}</span></p>'
-        f"<p>{text(found.message)}.{more}</p>{why}<p><b>Fix:</b> {text(group.fix)}</p>{command}"
+        f"<p>{text(finding.message)}.{more}</p>{why}<p><b>Fix:</b> {text(group.fix)}</p>{command}"
         f'<p><button type="button" popovertarget="{at}" popovertargetaction="hide">Close</button></p></div>'
     )
 
@@ -340,17 +345,17 @@ def _finding(group: Group, anchor: str, book: Book) -> str:
     code = text(group.code)
     code = f'<a href="#code-{code.lower()}">{code}</a>' if group.code in book.explained else code
     # What an earlier section says is not repeated here, but linked.
-    words = (group.fix, *(found.message for found in group.findings))
+    words = (group.fix, *(finding.message for finding in group.findings))
     said = {entry: book.said[group.code, entry] for entry in words if (group.code, entry) in book.said}
     before = {entry: f'<a href="#{at}">as above</a>' for entry, at in said.items()}
     items = []
-    for found in group.findings:
-        book.said.setdefault((group.code, found.message), anchor)
+    for finding in group.findings:
+        book.said.setdefault((group.code, finding.message), anchor)
         # A single name is bold; a long list of names is not.
-        many = ' class="many"' if len(found.place) > SHORT else ""
-        place = f"<b{many}>{text(found.place)}</b>: " if found.place else ""
-        evidence = f'<span class="evidence">Evidence: {text(found.evidence)}</span>' if found.evidence else ""
-        items.append(f"<li>{place}{before.get(found.message) or text(found.message)}{evidence}</li>")
+        many = ' class="many"' if len(finding.place) > SHORT else ""
+        place = f"<b{many}>{text(finding.place)}</b>: " if finding.place else ""
+        evidence = f'<span class="evidence">Evidence: {text(finding.evidence)}</span>' if finding.evidence else ""
+        items.append(f"<li>{place}{before.get(finding.message) or text(finding.message)}{evidence}</li>")
     shown = f"<ul>{''.join(items[:SHOWN])}</ul>"
     if len(items) > SHOWN:
         shown += f"<details><summary>{len(items) - SHOWN:,} more</summary><ul>{''.join(items[SHOWN:])}</ul></details>"

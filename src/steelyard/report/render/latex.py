@@ -92,8 +92,10 @@ class _Layout:
 
 def _layout(table: Table, line_pt: float) -> _Layout:
     """Choose the largest letters in which the table fits the line; if none fit, columns that wrap."""
-    texts = [[column.name, column.unit and f"({column.unit})", *(row[i].text for row in table.rows)]
-             for i, column in enumerate(table.columns)]  # fmt: skip
+    texts = [
+        [column.name, column.unit and f"({column.unit})", *(row[i].text for row in table.rows)]
+        for i, column in enumerate(table.columns)
+    ]
     wanted = [max(2, *(len(text) for text in column)) for column in texts]
     for size, letter_pt in SIZES[:2]:
         if sum(wanted) * letter_pt + GAPS_PT * len(wanted) <= line_pt:
@@ -183,10 +185,10 @@ def _findings(findings: Sequence[Finding]) -> list[str]:
     items = []
     for group in by_code(findings):
         items.append(rf"\item[{{{tex(group.code)}}}] {{}}{tex(group.rule)} ({tex(group.severity)}).")
-        for found in group.findings[:SHOWN]:
-            place = f"{tex(found.place, breakable=True)}: " if found.place else ""
-            evidence = f" (evidence: {tex(found.evidence, breakable=True)})" if found.evidence else ""
-            items.append(f"{place}{tex(found.message, breakable=True)}{evidence}" + r"\par")
+        for finding in group.findings[:SHOWN]:
+            place = f"{tex(finding.place, breakable=True)}: " if finding.place else ""
+            evidence = f" (evidence: {tex(finding.evidence, breakable=True)})" if finding.evidence else ""
+            items.append(f"{place}{tex(finding.message, breakable=True)}{evidence}" + r"\par")
         if len(group.findings) > SHOWN:
             items.append(rf"And {len(group.findings) - SHOWN} more of this code.\par")
         command = rf": \texttt{{{tex(group.command, breakable=True)}}}" if group.command else ""

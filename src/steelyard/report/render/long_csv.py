@@ -31,7 +31,7 @@ def long_csv(cells: Sequence[CellSummary]) -> str:
     for each in configurations:
         head = [each["study"], inert(each["configuration"]), each["selection"]]
         head += [_cell(each["settings"].get(key)) for key in keys]
-        codes = " ".join(found.code for found in by_selection[each["selection"]].findings)
+        codes = " ".join(finding.code for finding in by_selection[each["selection"]].findings)
         for metric, figure in each["figures"].items():
             numbers = [_cell(figure[end]) for end in ("value", "low", "high")]
             about = [count_statuses(each["statuses"]), codes, str(figure["jobs"]), inert(metric)]

@@ -38,7 +38,7 @@ def inline(words: str) -> str:
     """Escape an untrusted text inside a line."""
     # References come last, so that their own characters are not escaped.
     escaped = one_line(words).translate(_MARKS)
-    return _INSIDE.sub(lambda found: "".join(f"&#{ord(mark)};" for mark in found.group()), escaped)
+    return _INSIDE.sub(lambda match: "".join(f"&#{ord(mark)};" for mark in match.group()), escaped)
 
 
 def beginning(words: str) -> str:
@@ -46,7 +46,7 @@ def beginning(words: str) -> str:
     made = inline(words)
     if made[:1] and made[0] in "#+-=:!?%":
         return f"&#{ord(made[0])};{made[1:]}"
-    return _NUMBERED.sub(lambda found: f"{found[1]}&#{ord(found[2])};", made, count=1) if made[:1].isdigit() else made
+    return _NUMBERED.sub(lambda match: f"{match[1]}&#{ord(match[2])};", made, count=1) if made[:1].isdigit() else made
 
 
 def _strong(words: str) -> str:
@@ -108,10 +108,10 @@ def _findings(findings: Sequence[Finding]) -> str:
     lines = []
     for group in by_code(findings):
         lines.append(f"- **{inline(group.code)} {inline(group.rule)}** ({inline(group.severity)})")
-        for found in group.findings[:SHOWN]:
-            place = f"{beginning(found.place)}: " if one_line(found.place) else ""
-            message = inline(found.message) if place else beginning(found.message)
-            evidence = f" (evidence: {inline(found.evidence)})" if found.evidence else ""
+        for finding in group.findings[:SHOWN]:
+            place = f"{beginning(finding.place)}: " if one_line(finding.place) else ""
+            message = inline(finding.message) if place else beginning(finding.message)
+            evidence = f" (evidence: {inline(finding.evidence)})" if finding.evidence else ""
             lines.append(f"    - {place}{message}{evidence}")
         if len(group.findings) > SHOWN:
             lines.append(f"    - and {len(group.findings) - SHOWN:,} more of this code")

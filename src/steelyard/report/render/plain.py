@@ -34,7 +34,7 @@ def file_name(name: str) -> str:
 def picture_file(path: str) -> str:
     """Return the path if it contains only characters that are safe in every document format; else InputError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", path) or ".." in path:
-        problem = Problem("pictures", f"{path!r} is not allowed", "letters, digits, '.', '-', '_' and '/'")
+        problem = Problem("pictures", f"{path} is not allowed", "letters, digits, '.', '-', '_' and '/'")
         raise InputError("the file name of a chart is not valid", problems=(problem,))
     return path
 

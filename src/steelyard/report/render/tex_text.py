@@ -13,9 +13,19 @@ from functools import cache
 from steelyard.report.render.plain import one_line
 
 _ACCENTS = {
-    "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u", "\u0307": ".",
-    "\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0327": "c",
-}  # fmt: skip
+    "\u0300": "`",
+    "\u0301": "'",
+    "\u0302": "^",
+    "\u0303": "~",
+    "\u0304": "=",
+    "\u0306": "u",
+    "\u0307": ".",
+    "\u0308": '"',
+    "\u030a": "r",
+    "\u030b": "H",
+    "\u030c": "v",
+    "\u0327": "c",
+}
 _MATHS = {
     "\u00b5": r"\mu", "\u00d7": r"\times", "\u00f7": r"\div", "\u00b1": r"\pm", "\u00b0": r"^\circ", "\u00b7": r"\cdot",
     "\u00b9": "^1", "\u00b2": "^2", "\u00b3": "^3", "\u00ac": r"\neg", "\u2190": r"\leftarrow",
@@ -66,16 +76,16 @@ def tex(words: str, *, breakable: bool = False) -> str:
 
 def unbroken(text: str) -> list[str]:
     """Return the parts of a text between which a line may break: words, and numbers with their units."""
-    return _QUANTITY.sub(lambda found: found[0].replace(" ", "\u00a0"), text).split(" ")
+    return _QUANTITY.sub(lambda match: match[0].replace(" ", "\u00a0"), text).split(" ")
 
 
 def tex_line(line: str, *, breakable: bool = False) -> str:
     """Escape one line of visible characters, keeping its spaces. A number and its unit stay on one line."""
     made, since = [], 0
-    for found in _QUANTITY.finditer(line):
-        made.append(_words(line[since : found.start()], breakable=breakable))
-        made.append(rf"\mbox{{{_words(found[0], breakable=False)}}}")
-        since = found.end()
+    for match in _QUANTITY.finditer(line):
+        made.append(_words(line[since : match.start()], breakable=breakable))
+        made.append(rf"\mbox{{{_words(match[0], breakable=False)}}}")
+        since = match.end()
     return "".join(made) + _words(line[since:], breakable=breakable)
 
 

@@ -63,9 +63,9 @@ METHOD_ENERGY = (
 
 def codes_section(sections: Sequence[Section]) -> Section:
     """List every code on the page: why it matters, how it is found, and in which sections."""
-    found = [one for section in sections for one in section.findings]
+    findings = [one for section in sections for one in section.findings]
     question = "Which problems affect these results?"
-    if not found:
+    if not findings:
         return Section("findings", "Findings", question, "No findings.")
     places: dict[tuple[str, str], list[str]] = {}
     for section in sections:
@@ -78,13 +78,16 @@ def codes_section(sections: Sequence[Section]) -> Section:
         named = Cell(rule_name(code), code, codes=(code,))
         rows.append((named, Cell(severity), Cell(why or "-"), Cell(how or "-"), Cell(shortened(titles))))
     columns = (
-        Column("rule", align="left"), Column("severity", align="left"), Column("why it matters", align="left"),
-        Column("how it is found", align="left"), Column("found in", align="left"),
-    )  # fmt: skip
+        Column("rule", align="left"),
+        Column("severity", align="left"),
+        Column("why it matters", align="left"),
+        Column("how it is found", align="left"),
+        Column("found in", align="left"),
+    )
     notes = tuple(f"{severity}: {meaning}." for severity, meaning in SEVERITIES.items())
     notes += ("Details are in the sections above. For examples: steelyard explain CODE.",)
     table = Table("codes", "What the codes mean", columns, tuple(rows), notes)
-    worst = [one for one in found if one.severity == "error"]
+    worst = [one for one in findings if one.severity == "error"]
     codes = ", ".join(dict.fromkeys(one.code for one in worst))
     # The findings themselves are on the first screen and in the sections; an error is never folded away.
     answer = f"Do not use results with {codes}." if worst else ""
@@ -148,9 +151,13 @@ def environment_section(subjects: Sequence[Subject]) -> Section:
     if not facts:
         summary = "The records contain no environment."
     return Section(
-        "environment", "Environment", "Where did it run, and what differs between runs?", "",
-        (Prose((summary,)), *(block for block in blocks if block is not None)), folded=True,
-    )  # fmt: skip
+        name="environment",
+        title="Environment",
+        question="Where did it run, and what differs between runs?",
+        answer="",
+        blocks=(Prose((summary,)), *(block for block in blocks if block is not None)),
+        folded=True,
+    )
 
 
 def _shared_and_not(each: Sequence[dict[str, str]]) -> dict[str, list[str]]:
@@ -204,10 +211,14 @@ def _differing(differing: dict[str, list[str]]) -> Table | None:
 def provenance_section(subjects: Sequence[Subject], downloads: Sequence[str]) -> Section:
     """List every run with its id, status and node, and the commands that reproduce the report."""
     columns = (
-        Column("run", align="left"), Column("configuration", align="left"), Column("status", align="left"),
-        Column("node", align="left"), Column("started", align="left"), Column("steps"),
+        Column("run", align="left"),
+        Column("configuration", align="left"),
+        Column("status", align="left"),
+        Column("node", align="left"),
+        Column("started", align="left"),
+        Column("steps"),
         Column("throughput", "samples/s"),
-    )  # fmt: skip
+    )
     rows = [_run_row(entry.name(cell), record) for entry in subjects for cell in entry.cells for record in cell.records]
     files = sum(len(entry.raw) for subject in subjects for entry in subject.records)
     size = sum(file.bytes for subject in subjects for entry in subject.records for file in entry.raw)
@@ -220,21 +231,29 @@ def provenance_section(subjects: Sequence[Subject], downloads: Sequence[str]) ->
     commands += [f"steelyard show {rows[0][0].text}", f"steelyard show {rows[0][0].text} --derive"]
     table = Table("runs", "All runs", columns, tuple(rows))
     return Section(
-        "provenance", "Provenance", "Which runs are behind this report?", "",
-        (Prose(tuple(paragraphs), code="\n".join(commands[:20])), table), folded=True,
-    )  # fmt: skip
+        name="provenance",
+        title="Provenance",
+        question="Which runs are behind this report?",
+        answer="",
+        blocks=(Prose(tuple(paragraphs), code="\n".join(commands[:20])), table),
+        folded=True,
+    )
 
 
 def _run_row(name: str, record: RunRecord) -> tuple[Cell, ...]:
     ids = (record.run_id,)
-    found = record.quantities.get("throughput")
+    throughput = record.quantities.get("throughput")
     node = record.environment.node if record.environment else "not recorded"
     started = record.launch.started_at if record.launch else "not recorded"
     return (
-        Cell(record.run_id, record.run_id, runs=ids), Cell(name, name),
-        Cell(record.status.code.replace("_", " "), record.status.code), Cell(node, node), Cell(started, started),
-        Cell(f"{record.steps_seen:,}", record.steps_seen), Cell("-") if found is None else brief(found, ids),
-    )  # fmt: skip
+        Cell(record.run_id, record.run_id, runs=ids),
+        Cell(name, name),
+        Cell(record.status.code.replace("_", " "), record.status.code),
+        Cell(node, node),
+        Cell(started, started),
+        Cell(f"{record.steps_seen:,}", record.steps_seen),
+        Cell("-") if throughput is None else brief(throughput, ids),
+    )
 
 
 def raw_download(folder: ResultFolder, subjects: Sequence[Subject]) -> tuple[dict[str, bytes], list[str]]:

@@ -44,21 +44,25 @@ def _joined(parts: Sequence[tuple[str, str, Section]]) -> Section:
     # Neighbouring pictures are drawn side by side, so that texts between them would tear pairs apart.
     pictures = [block for block in blocks if isinstance(block, Chart | Drawing)]
     others = [block for block in blocks if not isinstance(block, Chart | Drawing)]
-    found = (
+    findings = (
         replace(one, place=": ".join(filter(None, (name, one.place))))
         for name, _, section in parts
         for one in section.findings
     )
     _, end, first = parts[0]
+    answer = first.answer if len(answers) == 1 else " ".join(f"{name}: {part.answer}" for name, _, part in parts)
     return Section(
-        first.name.replace(end, "", 1),
-        first.title,
-        " ".join(questions),
-        next(iter(answers)) if len(answers) == 1 else " ".join(f"{name}: {part.answer}" for name, _, part in parts),
-        (*[block for block in others if isinstance(block, Table)], *pictures,
-         *[block for block in others if not isinstance(block, Table)]),
-        merged(found),
-    )  # fmt: skip
+        name=first.name.replace(end, "", 1),
+        title=first.title,
+        question=" ".join(questions),
+        answer=answer,
+        blocks=(
+            *[block for block in others if isinstance(block, Table)],
+            *pictures,
+            *[block for block in others if not isinstance(block, Table)],
+        ),
+        findings=merged(findings),
+    )
 
 
 def _named(block: Any, name: str) -> Any:
@@ -118,7 +122,7 @@ def _ends(specs: Sequence[dict[str, Any]], channel: str) -> tuple[float, float, 
         [axis for part in spec.get("layer", ()) if _has_ends(axis := part.get("encoding", {}).get(channel))]
         for spec in specs
     ]
-    axes = [axis for found in each for axis in found]
+    axes = [axis for own in each for axis in own]
     kinds = {(repr(_look(axis, "title")), axis["scale"].get("type")) for axis in axes}
     if not all(each) or len(kinds) != 1:
         return None

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.best import fastest_first
 from steelyard.analysis.compare import compare, require_factor
-from steelyard.analysis.ratios import bounded, level_percent
-from steelyard.analysis.ratios import sentence as says
 from steelyard.analysis.sweep import factor_of, written
 from steelyard.errors import SteelyardError
 from steelyard.numbers import short
@@ -21,6 +19,8 @@ from steelyard.report.study.differs import differing_answer, differing_table
 from steelyard.report.study.subject import default, key_figure
 from steelyard.rules.table.settings import shown
 from steelyard.terminal.findings import merged
+from steelyard.terminal.ratios import bounded, level_percent
+from steelyard.terminal.ratios import sentence as says
 from steelyard.terminal.text import capital, sentence, shortened
 
 if TYPE_CHECKING:
@@ -55,12 +55,14 @@ class _Pair:
 
 def factor_sections(entry: Subject, prefix: str = "compare", of: str = "") -> list[Section]:
     """Return one section for each varied setting that the rules know."""
-    found = []
+    sections = []
     for key in entry.swept:
         factor = None if key in CURVES else factor_of(key)
         if factor is not None:
-            found.append(_factor_section(entry, key, factor, f"{prefix}-{key.replace('.', '-').replace('_', '-')}", of))
-    return found
+            sections.append(
+                _factor_section(entry, key, factor, f"{prefix}-{key.replace('.', '-').replace('_', '-')}", of)
+            )
+    return sections
 
 
 def _factor_section(entry: Subject, key: str, factor: str, name: str, of: str) -> Section:
@@ -68,11 +70,11 @@ def _factor_section(entry: Subject, key: str, factor: str, name: str, of: str) -
     usual = default(key)
     values = sorted(entry.swept[key], key=lambda value: value != usual)
     groups = entry.groups(key)
-    kept = {cell.cell for _, cells in groups[:MAX_GROUPS] for cell in cells}
+    kept = {cell.name for _, cells in groups[:MAX_GROUPS] for cell in cells}
     sides: dict[str, list[Row]] = {repr(value): [] for value in values}
     for cell in entry.cells:
-        if cell.cell in kept:
-            sides[repr(entry.value(cell, key))].append(entry.rows[cell.cell])
+        if cell.name in kept:
+            sides[repr(entry.value(cell, key))].append(entry.rows[cell.name])
     base = values[0]
     pairs, refused = [], []
     for value in values[1 : MAX_PAIRS + 1]:
@@ -242,7 +244,7 @@ def pair_answer(compared: Compared, a: str, b: str) -> str:
 
 def _blocking(entries: Sequence[Comparison]) -> str:
     """Return the first error, and how many others there are."""
-    errors = {found.code: found for entry in entries for found in entry.findings if found.severity == "error"}
+    errors = {finding.code: finding for entry in entries for finding in entry.findings if finding.severity == "error"}
     if not errors:
         return "the value is zero on one side"
     code, first = next(iter(errors.items()))
@@ -255,14 +257,14 @@ def _summary(pairs: Sequence[_Pair], name: str) -> Table:
     columns = (Column("compared with the base", align="left"), Column("verdict and ratio", align="left"))
     rows = []
     for pair in pairs:
-        codes = tuple(dict.fromkeys(found.code for found in _findings([pair]) if found.severity != "note"))
+        codes = tuple(dict.fromkeys(finding.code for finding in _findings([pair]) if finding.severity != "note"))
         words = pair_answer(pair.compared, pair.a, pair.b)
         rows.append((Cell(pair.b, pair.b), Cell(words, words, codes=codes)))
     return Table(f"{name}-pairs", f"Each compared with {pairs[0].a}", columns, tuple(rows))
 
 
 def _findings(pairs: Sequence[_Pair]) -> tuple[Finding, ...]:
-    found = []
+    findings = []
     for pair in pairs:
         for entry in pair.compared.comparisons:
             sides: dict[str, Row] = {pair.a: entry.a, pair.b: entry.b}
@@ -270,5 +272,5 @@ def _findings(pairs: Sequence[_Pair]) -> tuple[Finding, ...]:
                 # The side that the finding is about, or the pair.
                 side = next((name for name, row in sides.items() if one.place and row.place == one.place), pair.b)
                 place = ", ".join(filter(None, (side, ", ".join(entry.shared))))
-                found.append(dataclasses.replace(one, place=place))
-    return merged(found)
+                findings.append(dataclasses.replace(one, place=place))
+    return merged(findings)

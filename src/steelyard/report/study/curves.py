@@ -86,9 +86,9 @@ def scaling_section(entry: Subject, name: str = "scaling", title: str = "Scaling
     texts = left_out(entry, len(groups), "devices")
     blocks += [Prose(tuple(texts))] if texts else []
     findings = merged(
-        dataclasses.replace(found, place=": ".join(filter(None, (curve.label, found.place))))
+        dataclasses.replace(finding, place=": ".join(filter(None, (curve.label, finding.place))))
         for curve in curves
-        for found in curve.findings
+        for finding in curve.findings
     )
     first = curves[0]
     text = BLOCKED if first.blocked else answer(first)
@@ -115,15 +115,15 @@ def _scalings(entry: Subject, groups: Sequence[tuple[str, list[CellSummary]]]) -
     """Analyse each curve. Without groups that differ only in devices, the batch may have changed with the devices."""
     if not groups:
         return scaling(entry.cells)
-    found, refused = [], []
+    curves, refused = [], []
     for label, cells in groups[:ANALYSED]:
         try:
-            found += [dataclasses.replace(curve, label=label) for curve in scaling(cells)]
+            curves += [dataclasses.replace(curve, label=label) for curve in scaling(cells)]
         except SteelyardError as error:
             refused.append(error)
-    if not found:
+    if not curves:
         raise refused[0]
-    return found
+    return curves
 
 
 def _curves(seen: int, groups: int) -> str:
@@ -142,31 +142,38 @@ def _drawn(curve: Scaling, entry: Subject, name: str) -> list[Any]:
 
 def _curve_table(curves: Sequence[Scaling], entry: Subject, name: str) -> Table:
     columns = (
-        Column("curve", align="left"), Column("base", "devices"), Column("largest", "devices"),
-        Column("throughput", curves[0].base.throughput.unit), Column("speed-up"), Column("parallel efficiency", "%"),
-    )  # fmt: skip
+        Column("curve", align="left"),
+        Column("base", "devices"),
+        Column("largest", "devices"),
+        Column("throughput", curves[0].base.throughput.unit),
+        Column("speed-up"),
+        Column("parallel efficiency", "%"),
+    )
     rows = []
     for curve in curves:
         last = curve.points[-1]
-        ids = entry.runs.get(last.cell, ())
+        ids = entry.runs.get(last.configuration, ())
         codes = error_codes(curve.findings)
         ratios = (Cell("not reported", codes=codes),) * 2
         if not curve.blocked:
             ratios = (_estimate(last.speedup, ids), _estimate(last.split.total.scaled(100), ids))
         rows.append(
             (
-                Cell(curve.label, curve.label), Cell(str(curve.base.devices), curve.base.devices),
-                Cell(str(last.devices), last.devices), brief(last.throughput, ids), *ratios,
+                Cell(curve.label, curve.label),
+                Cell(str(curve.base.devices), curve.base.devices),
+                Cell(str(last.devices), last.devices),
+                brief(last.throughput, ids),
+                *ratios,
             )
-        )  # fmt: skip
+        )
     return Table(f"{name}-curves", "Each curve at its largest number of devices", columns, tuple(rows))
 
 
-def _estimate(found: Estimate, ids: tuple[str, ...]) -> Cell:
-    text = number(found.value, 4)
-    if found.low is not None and found.high is not None:
-        text += f" [{number(found.low, 4)}, {number(found.high, 4)}]"
-    return Cell(text, found.value, found.low, found.high, ids)
+def _estimate(estimate: Estimate, ids: tuple[str, ...]) -> Cell:
+    text = number(estimate.value, 4)
+    if estimate.low is not None and estimate.high is not None:
+        text += f" [{number(estimate.low, 4)}, {number(estimate.high, 4)}]"
+    return Cell(text, estimate.value, estimate.low, estimate.high, ids)
 
 
 # -- over the batch size
@@ -199,9 +206,9 @@ def batch_section(entry: Subject, name: str = "batch", title: str = "Batch size"
     texts = left_out(entry, len(groups), "batch")
     blocks += [Prose(tuple(texts))] if texts else []
     findings = merged(
-        dataclasses.replace(found, place=": ".join(filter(None, (label, found.place))))
+        dataclasses.replace(finding, place=": ".join(filter(None, (label, finding.place))))
         for label, curve in curves
-        for found in curve.findings
+        for finding in curve.findings
     )
     first, first_curve = curves[0]
     answer = knee_words(first_curve)
@@ -230,9 +237,11 @@ def knee_words(curve: BatchCurve) -> str:
 
 def _knee_table(curves: Sequence[tuple[str, BatchCurve]], name: str) -> Table:
     columns = (
-        Column("curve", align="left"), Column("knee", "samples"), Column("largest that fits", "samples"),
+        Column("curve", align="left"),
+        Column("knee", "samples"),
+        Column("largest that fits", "samples"),
         Column("smallest out of memory", "samples"),
-    )  # fmt: skip
+    )
     rows = []
     for label, curve in curves:
         ids = tuple(record.run_id for cell in curve.cells for record in cell.cell.records)
@@ -246,11 +255,11 @@ def _knee_table(curves: Sequence[tuple[str, BatchCurve]], name: str) -> Table:
 
 
 def _knee(curve: BatchCurve, ids: tuple[str, ...]) -> Cell:
-    found = curve.knee
-    if found is None:
+    knee = curve.knee
+    if knee is None:
         return Cell("not reported", codes=error_codes(curve.findings))
-    if found.answer == "found" and found.value is not None:
-        return Cell(number(found.value, 3), found.value, found.low, found.high, ids)
+    if knee.answer == "found" and knee.value is not None:
+        return Cell(number(knee.value, 3), knee.value, knee.low, knee.high, ids)
     return Cell(knee_short(curve))
 
 

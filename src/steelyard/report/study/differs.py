@@ -64,9 +64,11 @@ def differing_table(subjects: Sequence[Subject], comparisons: Sequence[Compariso
         rows += [(word, name, role, values) for name, values in _parts(key, each)]
     rows.sort(key=lambda row: ORDER.index(row[0]))
     columns = (
-        Column("what", align="left"), Column("kind", align="left"),
-        *(Column(entry.text, align="left") for entry in subjects), Column("for the comparison", align="left"),
-    )  # fmt: skip
+        Column("what", align="left"),
+        Column("kind", align="left"),
+        *(Column(entry.text, align="left") for entry in subjects),
+        Column("for the comparison", align="left"),
+    )
     cells = tuple(
         (Cell(name, name), Cell(role, role), *(Cell(value, value) for value in values), Cell(word, word))
         for word, name, role, values in rows
@@ -87,17 +89,17 @@ def _meaning(key: str, comparisons: Sequence[Comparison], factor: str) -> str:
     """Return what a difference means for the ratio: the worst of all pairs."""
     if key in keys_named(factor):
         return FACTOR
-    found = {RANGE}
+    meanings = {RANGE}
     for one in comparisons:
         pair = Pair(one.a, one.b, one.factor, one.metric, frozenset(one.chosen))
         a, b = stated(one.a, key), stated(one.b, key)
         if a is None or b is None or alike(key, a, b) != "different":
             continue
         if key in meant_to_differ(pair):
-            found.add(FOLLOWS)
+            meanings.add(FOLLOWS)
         else:
-            found.add(PREVENTS if blocks(pair, Difference(key, SETTINGS[key], a, b)) else EXPLAINS)
-    return min(found, key=ORDER.index)
+            meanings.add(PREVENTS if blocks(pair, Difference(key, SETTINGS[key], a, b)) else EXPLAINS)
+    return min(meanings, key=ORDER.index)
 
 
 def _parts(key: str, each: Sequence[list[str]]) -> list[tuple[str, list[str]]]:
@@ -106,10 +108,10 @@ def _parts(key: str, each: Sequence[list[str]]) -> list[tuple[str, list[str]]]:
         return [(key.replace("_", " "), [_text(values) for values in each])]
     split = [_entries(key, values[0]) if values else {} for values in each]
     names = dict.fromkeys(name for entries in split for name in entries)
-    found = [
+    parts = [
         (name, [entries.get(name, "not set" if key == "variables" else "-") for entries in split]) for name in names
     ]
-    return [(name, [_text([value]) for value in values]) for name, values in found if len(set(values)) > 1]
+    return [(name, [_text([value]) for value in values]) for name, values in parts if len(set(values)) > 1]
 
 
 def _entries(key: str, text: str) -> dict[str, str]:

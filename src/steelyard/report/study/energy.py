@@ -25,16 +25,24 @@ if TYPE_CHECKING:
 
 SHOWN_REASONS = 6
 WORK = (
-    ("energy_per_sample", "per sample", "J"), ("energy_per_sample_net", "per sample, net", "J"),
-    ("samples_per_wh", "samples per Wh", ""), ("energy_per_token", "per token", "J"),
-    ("tokens_per_wh", "tokens per Wh", ""), ("power_job", "mean power", "W"),
-    ("idle_power_job", "idle power", "W"), ("energy_first_epoch", "first epoch", "J"),
+    ("energy_per_sample", "per sample", "J"),
+    ("energy_per_sample_net", "per sample, net", "J"),
+    ("samples_per_wh", "samples per Wh", ""),
+    ("energy_per_token", "per token", "J"),
+    ("tokens_per_wh", "tokens per Wh", ""),
+    ("power_job", "mean power", "W"),
+    ("idle_power_job", "idle power", "W"),
+    ("energy_first_epoch", "first epoch", "J"),
     ("energy_later_epochs", "per later epoch", "J"),
-)  # fmt: skip
+)
 PHASES = (
-    ("energy_compile", "compile", "J"), ("energy_warmup", "warm-up", "J"), ("energy_job", "steady", "J"),
-    ("energy_all_steps", "all steps", "J"), ("energy_run", "whole run", "J"), ("energy_host", "host", "J"),
-)  # fmt: skip
+    ("energy_compile", "compile", "J"),
+    ("energy_warmup", "warm-up", "J"),
+    ("energy_job", "steady", "J"),
+    ("energy_all_steps", "all steps", "J"),
+    ("energy_run", "whole run", "J"),
+    ("energy_host", "host", "J"),
+)
 
 
 def energy_section(
@@ -58,13 +66,13 @@ def energy_section(
         blocks.append(Table(f"{name}-phases", by_phase, *_filled(entry, known, phases, judged=False), notes))
     doubts = _doubts(entry, energies)
     blocks += [Prose(tuple(doubts))] if doubts else []
-    found = plotted(folder, known)
-    if found is not None:
-        blocks.append(power_drawing(*found, name=f"{name}-power"))
-        texts = [sentence(text) for text in found[1].held[:SHOWN_REASONS]]
+    plot = plotted(folder, known)
+    if plot is not None:
+        blocks.append(power_drawing(*plot, name=f"{name}-power"))
+        texts = [sentence(text) for text in plot[1].held[:SHOWN_REASONS]]
         blocks += [Prose(tuple(texts))] if texts else []
     question = "How much energy does a sample take?"
-    findings = merged(replace(found, place=entry.name(one.cell)) for one in energies for found in one.findings)
+    findings = merged(replace(finding, place=entry.name(one.cell)) for one in energies for finding in one.findings)
     return Section(name, title, question, energy_words(energies), tuple(blocks), findings)
 
 
@@ -91,7 +99,7 @@ def _filled(
     rows = []
     for one in known:
         ids = tuple(record.run_id for record in one.cell.records)
-        codes = tuple(dict.fromkeys(found.code for found in one.findings))
+        codes = tuple(dict.fromkeys(finding.code for finding in one.findings))
         label = entry.name(one.cell)
         cells = [Cell(label, label), Cell(str(one.jobs), one.jobs)]
         cells += [Cell("-") if _value(one, key) is None else brief(one.figures[key], ids) for key, _, _ in wanted]

@@ -90,8 +90,8 @@ def _ranking_chart(ranking: Ranking, entry: Subject) -> Chart | None:
 
 def _leading(ranking: Ranking) -> Ranked | None:
     """Return the best, or else what measured best unless its errors make that figure invalid."""
-    found = ranking.best or ranking.above
-    return None if found is None or error_codes(found.cell.findings) else found
+    leading = ranking.best or ranking.above
+    return None if leading is None or error_codes(leading.cell.findings) else leading
 
 
 def _best(ranking: Ranking, *, several: bool) -> list[KeyFigure]:
@@ -117,11 +117,11 @@ def _of(label: str, quantity: Quantity, *, unreliable: bool) -> KeyFigure:
 
 def _energy(ranking: Ranking, energies: Sequence[CellEnergy]) -> list[KeyFigure]:
     best = _leading(ranking)
-    found = next((one for one in energies if best is not None and one.cell.cell == best.cell.cell), None)
-    figure = found.figures.get("energy_per_sample") if found is not None else None
-    if found is None or figure is None or figure.value is None:
+    energy = next((one for one in energies if best is not None and one.cell.name == best.cell.name), None)
+    figure = energy.figures.get("energy_per_sample") if energy is not None else None
+    if energy is None or figure is None or figure.value is None:
         return []
-    return [_of("Energy per sample", figure, unreliable=found.verdict != "valid")]
+    return [_of("Energy per sample", figure, unreliable=energy.verdict != "valid")]
 
 
 def _without_result(subjects: Sequence[Subject]) -> KeyFigure:
@@ -139,9 +139,9 @@ def _trust(subjects: Sequence[Subject], sections: Sequence[Section]) -> tuple[Tr
     reliable = sum(cell.throughput.value is not None and not cell.unreliable for cell in cells)
     jobs = sum(len(entry.records) for entry in subjects)
     nodes = len({node for cell in cells for node in cell.nodes})
-    found = {(one.severity, one.code) for section in sections for one in section.findings}
-    found |= {(one.severity, one.code) for cell in cells for one in cell.findings}
-    kinds = {word: len({code for kind, code in found if kind == word}) for word in ("error", "warning")}
+    codes = {(one.severity, one.code) for section in sections for one in section.findings}
+    codes |= {(one.severity, one.code) for cell in cells for one in cell.findings}
+    kinds = {word: len({code for kind, code in codes if kind == word}) for word in ("error", "warning")}
     words = (
         f"{reliable:,} of {counted(len(cells), 'configuration')} reliable",
         counted(jobs, "job") + (f" on {counted(nodes, 'node')}" if nodes else ""),

@@ -48,15 +48,15 @@ def history_section(
     records: dict[str, list[RunRecord]] = {}
     for record in (*entry.records, *(record for study in others for record in folder.records(study))):
         records.setdefault(record.spec.configuration, []).append(record)
-    found = []
+    histories = []
     for cell in entry.cells:
-        days = occasions(records.get(cell.cell, []))[-MAX_OCCASIONS:]
+        days = occasions(records.get(cell.name, []))[-MAX_OCCASIONS:]
         if len(days) >= MIN_DAYS and not error_codes(cell.findings):
-            found.append((entry.name(cell), days, cell.throughput.unit))
-    found.sort(key=lambda history: -len(history[1]))
+            histories.append((entry.name(cell), days, cell.throughput.unit))
+    histories.sort(key=lambda history: -len(history[1]))
     charts = []
-    for place, (text, days, unit) in enumerate(found[:CHARTS], 1):
-        metric = f"throughput of {text}" if len(found) > 1 else "throughput"
+    for place, (text, days, unit) in enumerate(histories[:CHARTS], 1):
+        metric = f"throughput of {text}" if len(histories) > 1 else "throughput"
         charts.append(history_chart(days, f"{name}-{place}", metric=metric, unit=unit))
     answer = " ".join(chart.alt for chart in charts)
     return Section(name, title, "Has the throughput changed over time?", answer, tuple(charts)) if charts else None
@@ -75,7 +75,7 @@ def recipe_section(histories: Sequence[History]) -> Section:
             charts.append(verified_chart(entry, f"history-{place}"))
         tables.append(_occasion_table(entry, place))
         figures += _figures(entry, several=len(histories) > 1) if place <= SHOWN_FIGURES and measured else []
-    findings = merged(found for entry in histories for found in entry.findings)
+    findings = merged(finding for entry in histories for finding in entry.findings)
     left = sum(entry.other_settings for entry in histories)
     answer = f"{left} occasions with other settings are not shown." if left else ""
     return Section("history", "History", QUESTION, answer, (*charts, *tables), findings, figures=tuple(figures))
@@ -94,11 +94,12 @@ def recipe_verdict(histories: Sequence[History]) -> str:
     entry, outcome = max(latest, key=lambda one: ORDER.index(one[1].verdict))
     count = f" ({sum(one.verdict == worst for _, one in latest)} of {len(latest)} figures)" if len(latest) > 1 else ""
     text = f"{capital(worst)}{count}: {_name(entry)} on {entry.occasions[-1].started_at[:10]}"
-    found = outcome.judgement
-    if found is None:
+    judgement = outcome.judgement
+    if judgement is None:
         text += f": {outcome.why}"
     else:
-        text += f" was {named(found.value, found.low, found.high)} {outcome.unit}, expected {band_words(outcome.band)}"
+        text += f" was {named(judgement.value, judgement.low, judgement.high)} {outcome.unit}"
+        text += f", expected {band_words(outcome.band)}"
     measured = _measured(entry)
     changes = [
         f"{abs(100 * (step.change.ratio - 1)):.1f} % {'higher' if step.change.ratio > 1 else 'lower'} "
@@ -114,12 +115,12 @@ def _name(entry: History) -> str:
 
 def _figures(entry: History, *, several: bool) -> list[KeyFigure]:
     last = _measured(entry)[-1].outcome
-    found = last.judgement
+    judgement = last.judgement
     of = f", {label(dict(entry.expect.at)) or entry.expect.metric}" if several else ""
-    if found is None:
+    if judgement is None:
         return []
     doubt = last.verdict != "pass"
-    made = [key_figure(f"Latest{of}", found.value, found.low, found.high, last.unit, unreliable=doubt)]
+    made = [key_figure(f"Latest{of}", judgement.value, judgement.low, judgement.high, last.unit, unreliable=doubt)]
     detail = f"documented {number(entry.expect.value)}" if entry.expect.value is not None else ""
     made.append(KeyFigure(f"Expected{of}", band_words(last.band), last.unit, detail))
     for step in entry.steps[-1:]:
@@ -131,21 +132,29 @@ def _figures(entry: History, *, several: bool) -> list[KeyFigure]:
 
 def _occasion_table(entry: History, place: int) -> Table:
     columns = (
-        Column("started (UTC)", align="left"), Column("jobs"), Column("figure", entry.unit),
+        Column("started (UTC)", align="left"),
+        Column("jobs"),
+        Column("figure", entry.unit),
         Column("verdict", align="left"),
-    )  # fmt: skip
+    )
     rows = []
     for occasion in entry.occasions:
-        found, ids = occasion.outcome.judgement, tuple(record.run_id for record in occasion.outcome.records)
+        judgement, ids = occasion.outcome.judgement, tuple(record.run_id for record in occasion.outcome.records)
         figure = Cell("-", runs=ids)
-        if found is not None:
-            ends = "" if found.low is None or found.high is None else f" [{number(found.low)}, {number(found.high)}]"
-            figure = Cell(f"{number(found.value)}{ends}", found.value, found.low, found.high, ids)
+        if judgement is not None:
+            ends = (
+                ""
+                if judgement.low is None or judgement.high is None
+                else f" [{number(judgement.low)}, {number(judgement.high)}]"
+            )
+            figure = Cell(f"{number(judgement.value)}{ends}", judgement.value, judgement.low, judgement.high, ids)
         started, verdict = occasion.started_at[:16].replace("T", " "), occasion.outcome.verdict
         rows.append(
             (
-                Cell(started, occasion.started_at), Cell(str(len(occasion.values)), len(occasion.values)), figure,
+                Cell(started, occasion.started_at),
+                Cell(str(len(occasion.values)), len(occasion.values)),
+                figure,
                 Cell(verdict, verdict),
             )
-        )  # fmt: skip
+        )
     return Table(f"occasions-{place}", f"Occasions: {_name(entry)}", columns, tuple(rows))

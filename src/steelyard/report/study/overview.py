@@ -56,16 +56,21 @@ def overview(
     rows = [row for entry in subjects for row in _not_completed(entry, planned, several=len(subjects) > 1)]
     if rows:
         columns = (
-            Column("configuration", align="left"), Column("status", align="left"), Column("count"),
-            Column("cause", align="left"), Column("evidence", align="left"),
-        )  # fmt: skip
+            Column("configuration", align="left"),
+            Column("status", align="left"),
+            Column("count"),
+            Column("cause", align="left"),
+            Column("evidence", align="left"),
+        )
         blocks.append(Table("not-completed", "Runs that did not complete, and why", columns, tuple(rows)))
     about_device = [SIMULATED] if any(simulated(entry) for entry in subjects) else []
     return Section(
-        "overview", "Overview", "What was measured, and how did the runs end?",
-        " ".join([*(_ended(entry, named=len(subjects) > 1) for entry in subjects), *about_device]),
-        tuple(blocks),
-    )  # fmt: skip
+        name="overview",
+        title="Overview",
+        question="What was measured, and how did the runs end?",
+        answer=" ".join([*(_ended(entry, named=len(subjects) > 1) for entry in subjects), *about_device]),
+        blocks=tuple(blocks),
+    )
 
 
 def _ended(entry: Subject, *, named: bool) -> str:
@@ -155,17 +160,20 @@ def _not_completed(entry: Subject, planned: Mapping[str, Sequence[str]], *, seve
             status = code.replace("_", " ")
             rows.append(
                 (
-                    Cell(name, name, runs=ids), Cell(status, code), Cell(str(len(ids)), len(ids)),
-                    Cell(reason[:LONGEST_CAUSE] or "not recorded"), Cell(_evidence(records[0])),
+                    Cell(name, name, runs=ids),
+                    Cell(status, code),
+                    Cell(str(len(ids)), len(ids)),
+                    Cell(reason[:LONGEST_CAUSE] or "not recorded"),
+                    Cell(_evidence(records[0])),
                 )
-            )  # fmt: skip
+            )
         there = {record.run_id for record in cell.records}
-        wanted = [run for run in planned.get(cell.study, ()) if run.rpartition("-r")[0] == cell.cell]
+        wanted = [run for run in planned.get(cell.study, ()) if run.rpartition("-r")[0] == cell.name]
         if missing := len(set(wanted) - there):
             rows.append(_missing(cell.study, name, missing))
     # A selection of some configurations says nothing about those that have no record yet.
     if entry.text in planned:
-        begun = {cell.cell for cell in entry.cells}
+        begun = {cell.name for cell in entry.cells}
         left = [run for run in planned[entry.text] if run.rpartition("-r")[0] not in begun]
         if left:
             others = len({run.rpartition("-r")[0] for run in left})
@@ -180,9 +188,9 @@ def _missing(study: str, name: str, count: int) -> tuple[Cell, ...]:
 
 def _evidence(record: RunRecord) -> str:
     """Evidence of the status, without the log, which is in the record."""
-    found = {key: value for key, value in (record.status.evidence or {}).items() if key != "log_tail"}
+    evidence = {key: value for key, value in (record.status.evidence or {}).items() if key != "log_tail"}
     parts = []
-    for key, value in found.items():
+    for key, value in evidence.items():
         if not isinstance(value, str):
             value = f"{value:,.0f}" if float(value).is_integer() else number(value)
         parts.append(f"{key} {value}")
@@ -206,21 +214,25 @@ def cells_section(
     `told`: the first screen has the throughput.
     """
     return Section(
-        name, title, "What is the throughput of each configuration?", "" if told else _reached(entry),
-        (_cell_table(entry, energies, name),), cell_findings(entry),
-    )  # fmt: skip
+        name=name,
+        title=title,
+        question="What is the throughput of each configuration?",
+        answer="" if told else _reached(entry),
+        blocks=(_cell_table(entry, energies, name),),
+        findings=cell_findings(entry),
+    )
 
 
 def cell_findings(entry: Subject) -> tuple[Finding, ...]:
     """Findings on the runs, each once, with the configurations it applies to."""
     measured = [cell for cell in entry.cells if cell.throughput.value is not None]
     places: dict[tuple[str, str], int] = Counter((one.code, one.severity) for cell in measured for one in cell.findings)
-    found = merged(
+    findings = merged(
         replace(one, place="" if len(entry.cells) == 1 else entry.name(cell))
         for cell in entry.cells
         for one in cell.findings
     )
-    alone = Counter(one.code for one in found)
+    alone = Counter(one.code for one in findings)
     return tuple(
         replace(
             one,
@@ -229,7 +241,7 @@ def cell_findings(entry: Subject) -> tuple[Finding, ...]:
         )
         if 1 < len(measured) == places[one.code, one.severity] and alone[one.code] == 1
         else one
-        for one in found
+        for one in findings
     )
 
 
@@ -259,7 +271,7 @@ def _span(cells: Sequence[CellSummary]) -> str:
 
 def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Table:
     keys = list(entry.swept) if 0 < len(entry.swept) <= MAX_SWEPT_COLUMNS else []
-    costs = {one.cell.cell: one for one in energies if one.main.value is not None}
+    costs = {one.cell.name: one for one in energies if one.main.value is not None}
     times = [row.figures["step_time_mean"].value for row in entry.rows.values() if "step_time_mean" in row.figures]
     factor, unit = in_time(sorted(times)[len(times) // 2]) if times else (1.0, "s")
     columns = [] if keys else [Column("configuration", align="left")]
@@ -275,14 +287,14 @@ def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Ta
     columns += [*([Column("jobs", align="left")] if failed else []), *([Column("nodes")] if spread else [])]
     # Codes that every result has are listed next to the table; they would only fill its rows.
     measured = [cell for cell in entry.cells if cell.throughput.value is not None]
-    codes = [{found.code for found in cell.findings} - set(error_codes(cell.findings)) for cell in measured]
+    codes = [{finding.code for finding in cell.findings} - set(error_codes(cell.findings)) for cell in measured]
     shared = set.intersection(*codes) if len(codes) > 1 else set()
     rows = []
     for cell in entry.cells:
         ids = tuple(record.run_id for record in cell.records)
         row = [_setting_cell(entry.value(cell, key)) for key in keys] or [Cell(entry.name(cell), entry.name(cell))]
         row += [_throughput(cell, ids, shared), _step(entry, cell, factor, ids)]
-        row += [_cost(costs.get(cell.cell), ids)] if costs else []
+        row += [_cost(costs.get(cell.name), ids)] if costs else []
         word = "no result" if cell.throughput.value is None else "unreliable" if cell.unreliable else "reliable"
         row.append(Cell(word, word, unreliable=word == "unreliable"))
         row += [Cell(statuses(counted_statuses([cell])))] if failed else []
@@ -307,10 +319,10 @@ def _throughput(cell: CellSummary, ids: tuple[str, ...], shared: set[str]) -> Ce
 
 
 def _step(entry: Subject, cell: CellSummary, factor: float, ids: tuple[str, ...]) -> Cell:
-    found = entry.rows[cell.cell].figures.get("step_time_mean")
-    if found is None:
+    step = entry.rows[cell.name].figures.get("step_time_mean")
+    if step is None:
         return Cell("-")
-    value, low, high = found.value / factor, found.low / factor, found.high / factor
+    value, low, high = step.value / factor, step.low / factor, step.high / factor
     made = Cell(number(value, 4), value, runs=ids, unreliable=bool(cell.unreliable))
     if not low < high:
         return made
@@ -318,10 +330,10 @@ def _step(entry: Subject, cell: CellSummary, factor: float, ids: tuple[str, ...]
 
 
 def _cost(entry: CellEnergy | None, ids: tuple[str, ...]) -> Cell:
-    found = entry.figures.get("energy_per_sample") if entry is not None else None
-    if entry is None or found is None or found.value is None:
+    energy = entry.figures.get("energy_per_sample") if entry is not None else None
+    if entry is None or energy is None or energy.value is None:
         return Cell("-")
-    cell = brief(found, ids, tuple(dict.fromkeys(one.code for one in entry.findings)))
+    cell = brief(energy, ids, tuple(dict.fromkeys(one.code for one in entry.findings)))
     text = cell.text if entry.verdict == "valid" else f"{cell.text}, {entry.verdict}"
     return replace(cell, text=text, unreliable=bool(entry.cell.unreliable) or entry.verdict != "valid")
 
@@ -358,20 +370,28 @@ def quality_section(entry: Subject, name: str = "quality", title: str = "Time to
         return None
     rows, answers = [], []
     for cell in known:
-        found, spec = cell.time_to_quality, cell.records[0].spec
-        assert found is not None
+        time, spec = cell.time_to_quality, cell.records[0].spec
+        assert time is not None
         target = spec.quality.target if spec.quality is not None else None
         metric = next((one.metric for record in cell.records for one in record.evaluations), "the metric")
         ids = tuple(record.run_id for record in cell.records)
         goal = f"{metric} {target:g}" if target is not None else metric
-        rows.append((Cell(entry.name(cell), entry.name(cell)), Cell(goal, goal), Cell(str(len(ids)), len(ids)),
-                     figure_cell(found, ids)))  # fmt: skip
-        unit = "" if found.value is None else " s"
-        answers.append(f"{entry.name(cell)}: {goal} after {with_interval(found)}{unit}")
+        rows.append(
+            (
+                Cell(entry.name(cell), entry.name(cell)),
+                Cell(goal, goal),
+                Cell(str(len(ids)), len(ids)),
+                figure_cell(time, ids),
+            )
+        )
+        unit = "" if time.value is None else " s"
+        answers.append(f"{entry.name(cell)}: {goal} after {with_interval(time)}{unit}")
     columns = (
-        Column("configuration", align="left"), Column("target", align="left"), Column("jobs"),
+        Column("configuration", align="left"),
+        Column("target", align="left"),
+        Column("jobs"),
         Column("time", "s"),
-    )  # fmt: skip
+    )
     notes = ("Each job has its own seed. No mean is reported if a job did not reach the target.",)
     table = Table(f"{name}-table", "Time to quality", columns, tuple(rows), notes)
     return Section(

@@ -134,16 +134,18 @@ def _front(
 def _sections(folder: ResultFolder, entry: Subject, energies: Sequence[CellEnergy], end: str = "") -> list[Section]:
     """Sections of one selection; `end` keeps the names of their blocks apart from those of another selection."""
     told = not end and len(entry.cells) == 1
-    found: list[Section | None] = [cells_section(entry, energies, f"configurations{end}", "Configurations", told=told)]
-    found.append(scaling_section(entry, f"scaling{end}"))
-    found.append(batch_section(entry, f"batch{end}"))
-    found.append(heat_section(entry, f"heat{end}"))
-    found += factor_sections(entry, f"compare{end}")
-    found.append(energy_section(folder, entry, energies, f"energy{end}"))
-    found.append(quality_section(entry, f"quality{end}"))
-    found.append(history_section(folder, entry, f"history{end}"))
-    found.append(trace_section(folder, entry, f"steps{end}"))
-    return [section for section in found if section is not None]
+    sections: list[Section | None] = [
+        cells_section(entry, energies, f"configurations{end}", "Configurations", told=told)
+    ]
+    sections.append(scaling_section(entry, f"scaling{end}"))
+    sections.append(batch_section(entry, f"batch{end}"))
+    sections.append(heat_section(entry, f"heat{end}"))
+    sections += factor_sections(entry, f"compare{end}")
+    sections.append(energy_section(folder, entry, energies, f"energy{end}"))
+    sections.append(quality_section(entry, f"quality{end}"))
+    sections.append(history_section(folder, entry, f"history{end}"))
+    sections.append(trace_section(folder, entry, f"steps{end}"))
+    return [section for section in sections if section is not None]
 
 
 def _subtitle(subjects: Sequence[Subject]) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.record import Quantity, RunRecord
     from steelyard.report.study.subject import Subject
     from steelyard.results.store import ResultFolder
 
@@ -72,22 +72,22 @@ def representative(entry: Subject) -> list[tuple[str, RunRecord]]:
     """Choose the median jobs of the fastest and slowest configurations and one job that is not steady, with reasons."""
     measured = fastest_first(entry.cells)
     kind = "" if len(measured) == sum(cell.throughput.value is not None for cell in entry.cells) else " reliable"
-    found: dict[str, tuple[str, RunRecord]] = {}
+    chosen: dict[str, tuple[str, RunRecord]] = {}
     for word, cell in ((f"highest{kind}", measured[:1]), (f"lowest{kind}", measured[-1:])):
         for one in cell:
             record = median_job(one)
-            found.setdefault(
+            chosen.setdefault(
                 record.run_id,
                 (f"The median job of the configuration with the {word} throughput, {entry.name(one)}.", record),
             )
     for record in entry.records:
-        if record.steady is not None and record.steady.answer != "steady" and record.run_id not in found:
-            found[record.run_id] = (
+        if record.steady is not None and record.steady.answer != "steady" and record.run_id not in chosen:
+            chosen[record.run_id] = (
                 f"A job of {entry.names[record.spec.configuration]}, {record.steady.answer}.",
                 record,
             )
             break
-    return list(found.values())[:TRACES]
+    return list(chosen.values())[:TRACES]
 
 
 def median_job(cell: CellSummary) -> RunRecord:
@@ -97,8 +97,8 @@ def median_job(cell: CellSummary) -> RunRecord:
 
 
 def _rate(record: RunRecord) -> float:
-    found = record.quantities.get("throughput")
-    return found.value or 0.0 if found is not None else 0.0
+    throughput = record.quantities.get("throughput")
+    return throughput.value or 0.0 if throughput is not None else 0.0
 
 
 # -- single runs
@@ -106,8 +106,8 @@ def _rate(record: RunRecord) -> float:
 
 def run_sections(entry: Subject) -> list[Section]:
     """Phases, results and evaluations of each run."""
-    found = [phases_section(entry.records), figures_section(entry.records), _evaluations(entry.records)]
-    return [section for section in found if section is not None]
+    sections = [phases_section(entry.records), figures_section(entry.records), _evaluations(entry.records)]
+    return [section for section in sections if section is not None]
 
 
 def phases_section(records: Sequence[RunRecord]) -> Section | None:
@@ -116,9 +116,13 @@ def phases_section(records: Sequence[RunRecord]) -> Section | None:
     if not rows:
         return None
     columns = (
-        Column("run", align="left"), Column("phase", align="left"), Column("count"), Column("start", "s"),
-        Column("total duration", "s"), Column("share of the run", "%"),
-    )  # fmt: skip
+        Column("run", align="left"),
+        Column("phase", align="left"),
+        Column("count"),
+        Column("start", "s"),
+        Column("total duration", "s"),
+        Column("share of the run", "%"),
+    )
     notes = (
         "On the worker's clock, which starts at 0. Warm-up and steady are parts of steps; idle can be part of setup.",
     )
@@ -144,12 +148,19 @@ def _phase_rows(record: RunRecord) -> list[tuple[Cell, ...]]:
         share = 100 * length / whole if whole > 0 else None
         rows.append(
             (
-                Cell(record.run_id, record.run_id, runs=(record.run_id,)), Cell(WORDS.get(name, name), name),
-                Cell(f"{len(spans):,}", len(spans)), Cell(number(spans[0][0], 4), spans[0][0]),
-                Cell(number(length, 4), length), Cell("-" if share is None else f"{share:.1f}", share),
+                Cell(record.run_id, record.run_id, runs=(record.run_id,)),
+                Cell(WORDS.get(name, name), name),
+                Cell(f"{len(spans):,}", len(spans)),
+                Cell(number(spans[0][0], 4), spans[0][0]),
+                Cell(number(length, 4), length),
+                Cell("-" if share is None else f"{share:.1f}", share),
             )
-        )  # fmt: skip
+        )
     return rows
+
+
+def _figure(quantity: Quantity, runs: tuple[str, ...]) -> Cell:
+    return figure_cell(quantity, runs) if quantity.value is not None else Cell(f"unknown: {quantity.reason}", runs=runs)
 
 
 def figures_section(records: Sequence[RunRecord]) -> Section | None:
@@ -158,18 +169,23 @@ def figures_section(records: Sequence[RunRecord]) -> Section | None:
     for place, record in enumerate(records, 1):
         rows = [
             (
-                Cell(name, name), figure_cell(found, (record.run_id,)) if found.value is not None else
-                Cell(f"unknown: {found.reason}", runs=(record.run_id,)),
-                Cell("share" if found.unit == "1" else found.unit, found.unit),
-                Cell(found.scope, found.scope), Cell(found.window, found.window),
-                Cell(found.aggregation, found.aggregation),
+                Cell(name, name),
+                _figure(quantity, (record.run_id,)),
+                Cell("share" if quantity.unit == "1" else quantity.unit, quantity.unit),
+                Cell(quantity.scope, quantity.scope),
+                Cell(quantity.window, quantity.window),
+                Cell(quantity.aggregation, quantity.aggregation),
             )
-            for name, found in record.quantities.items()
-        ]  # fmt: skip
+            for name, quantity in record.quantities.items()
+        ]
         columns = (
-            Column("quantity", align="left"), Column("value"), Column("unit", align="left"),
-            Column("scope", align="left"), Column("window", align="left"), Column("aggregation", align="left"),
-        )  # fmt: skip
+            Column("quantity", align="left"),
+            Column("value"),
+            Column("unit", align="left"),
+            Column("scope", align="left"),
+            Column("window", align="left"),
+            Column("aggregation", align="left"),
+        )
         if rows:
             tables.append(Table(f"figures-{place}", f"Results of run {record.run_id}", columns, tuple(rows)))
     if not tables:
@@ -179,32 +195,39 @@ def figures_section(records: Sequence[RunRecord]) -> Section | None:
 
 
 def _headline(record: RunRecord) -> str:
-    step, found = record.quantities.get("step_time_mean"), record.quantities.get("throughput")
-    if found is None or found.value is None:
+    step, throughput = record.quantities.get("step_time_mean"), record.quantities.get("throughput")
+    if throughput is None or throughput.value is None:
         return f"run {record.run_id} has no throughput"
     each = f", mean step time {seconds(step.value)}" if step is not None and step.value is not None else ""
     codes = error_codes(record.findings)
     unreliable = f" (not reliable: {', '.join(codes)})" if codes else ""
-    return f"run {record.run_id}: {number(found.value)} {found.unit}{each}{unreliable}"
+    return f"run {record.run_id}: {number(throughput.value)} {throughput.unit}{each}{unreliable}"
 
 
 def _evaluations(records: Sequence[RunRecord]) -> Section | None:
     """Quality of the model during training."""
     rows = [
         (
-            Cell(record.run_id, record.run_id, runs=(record.run_id,)), Cell(f"{one.epoch:,}", one.epoch),
-            Cell(f"{one.steps:,}", one.steps), Cell(number(one.at_s, 4), one.at_s),
-            Cell("not finite" if one.value is None else number(one.value, 4), one.value), Cell(one.metric, one.metric),
+            Cell(record.run_id, record.run_id, runs=(record.run_id,)),
+            Cell(f"{one.epoch:,}", one.epoch),
+            Cell(f"{one.steps:,}", one.steps),
+            Cell(number(one.at_s, 4), one.at_s),
+            Cell("not finite" if one.value is None else number(one.value, 4), one.value),
+            Cell(one.metric, one.metric),
         )
         for record in records
         for one in record.evaluations[-MAX_EVALUATIONS:]
-    ]  # fmt: skip
+    ]
     if not rows:
         return None
     columns = (
-        Column("run", align="left"), Column("epoch"), Column("steps"), Column("after", "s"), Column("value"),
+        Column("run", align="left"),
+        Column("epoch"),
+        Column("steps"),
+        Column("after", "s"),
+        Column("value"),
         Column("metric", align="left"),
-    )  # fmt: skip
+    )
     last = rows[-1]
     text = f"{last[5].text} {last[4].text} after epoch {last[1].text} and {last[3].text} s."
     notes = (f"At most the last {MAX_EVALUATIONS} of each run.",)

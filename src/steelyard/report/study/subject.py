@@ -47,7 +47,7 @@ class Subject:
     @cached_property
     def rows(self) -> dict[str, Row]:
         """The cells as the rules see them."""
-        return {cell.cell: row_of(cell) for cell in self.cells}
+        return {cell.name: row_of(cell) for cell in self.cells}
 
     @cached_property
     def runs(self) -> dict[str, tuple[str, ...]]:
@@ -56,7 +56,7 @@ class Subject:
 
     def name(self, cell: CellSummary) -> str:
         """Return the readable name of a cell."""
-        return self.names[cell.cell]
+        return self.names[cell.name]
 
     def value(self, cell: CellSummary, key: str) -> Any:
         """Return the value of a setting in a cell."""

@@ -37,9 +37,18 @@ if TYPE_CHECKING:
 AUTOMATIC = ("devices", "batch", "global_batch", "precision", "loader.workers", "accumulation")
 """Settings of a document that are those of a run, if the suite does not say otherwise."""
 BESIDE = (
-    "data", "epoch_samples", "epoch_steps", "epochs", "budget", "energy", "quality", "sim", "device",
-    "crosscheck_steps", "last_batch",
-)  # fmt: skip
+    "data",
+    "epoch_samples",
+    "epoch_steps",
+    "epochs",
+    "budget",
+    "energy",
+    "quality",
+    "sim",
+    "device",
+    "crosscheck_steps",
+    "last_batch",
+)
 """Settings that do not tell configurations apart: data and length of a run, and how it is measured."""
 METRIC = "metric"
 FIGURE = "figure"
@@ -78,8 +87,8 @@ class Beside:
 class SuiteResults:
     """A suite at one size: its document, its configurations and the results of its runs."""
 
-    def __init__(self, folder: ResultFolder, found: SuiteFolder, size: Size) -> None:
-        self.found, self.suite, self.size = found, found.suite, size
+    def __init__(self, folder: ResultFolder, suite_folder: SuiteFolder, size: Size) -> None:
+        self.suite_folder, self.suite, self.size = suite_folder, suite_folder.suite, size
         self.folder = folder
         _require_settings(self.suite)
         self._cells: dict[str, list[CellSummary]] = {}
@@ -93,8 +102,8 @@ class SuiteResults:
             return None
         if name in documents.names():
             return documents.load(name)
-        path = (self.found.path / name).resolve()
-        if not path.is_relative_to(self.found.path.resolve()):
+        path = (self.suite_folder.path / name).resolve()
+        if not path.is_relative_to(self.suite_folder.path.resolve()):
             raise refusal(Problem("document", "is outside the folder of the suite", "a file in this folder"))
         return read_table(path)
 
@@ -108,12 +117,12 @@ class SuiteResults:
     @cached_property
     def _marks(self) -> dict[str, list[Finding]]:
         """Findings of the audit by place of a row."""
-        found: defaultdict[str, list[Finding]] = defaultdict(list)
+        by_place: defaultdict[str, list[Finding]] = defaultdict(list)
         if self.document is not None:
             for entry in check_table(self.document):
                 for place in rows_meant(entry, self.document):
-                    found[place].append(entry)
-        return found
+                    by_place[place].append(entry)
+        return by_place
 
     def cells(self, part: Part) -> list[CellSummary]:
         """Return the measured configurations of a part."""
@@ -149,7 +158,7 @@ class SuiteResults:
         """Return the printed figures of a table that are runs of its part, in the order of print."""
         if self.document is None:
             return []
-        part = self.found.part(table.part)
+        part = self.suite_folder.part(table.part)
         plan = plan_part(self.suite, part, Choice())
         names = table.tables or (table.name,)
         made = []
@@ -165,14 +174,14 @@ class SuiteResults:
 
     def _put(self, table: PrintedTable, row: Row, metric: str, planned: Planned, figure: str) -> Beside:
         there = counterpart(self.suite, planned, self.size, self.plan(planned.part))
-        found = self.ours(there) if there is not None else None
+        measured = self.ours(there) if there is not None else None
         marks = tuple(self._marks.get(row.place, ()))
         deviations = tuple(self._deviations(planned))
         texts = tuple(text for text, _ in deviations)
         entry = Beside(table, row, metric, planned, there, figure, marks, None, None, None, texts)
-        if found is None:
+        if measured is None:
             return entry
-        cell, run = found
+        cell, run = measured
         amount = our_figure(run, figure, row.figures[metric].unit)
         entry = replace(entry, cell=cell, ours=amount)
         if amount is None or self.size not in COMPARED:

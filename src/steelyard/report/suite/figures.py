@@ -19,10 +19,18 @@ if TYPE_CHECKING:
 
 WH = 3600.0
 UNITS = {
-    "train_time": "h", "epoch_time": "s", "total_time": "s", "later_epochs_time": "s", "first_epoch_time": "s",
-    "energy_per_epoch": "Wh", "energy_per_epoch_per_device": "Wh", "energy_per_hour_per_device": "Wh",
-    "images_per_energy": "images/Wh", "tokens_per_energy": "tokens/Wh", "tokens_per_second_per_device": "tokens/s",
-}  # fmt: skip
+    "train_time": "h",
+    "epoch_time": "s",
+    "total_time": "s",
+    "later_epochs_time": "s",
+    "first_epoch_time": "s",
+    "energy_per_epoch": "Wh",
+    "energy_per_epoch_per_device": "Wh",
+    "energy_per_hour_per_device": "Wh",
+    "images_per_energy": "images/Wh",
+    "tokens_per_energy": "tokens/Wh",
+    "tokens_per_second_per_device": "tokens/s",
+}
 """Units of figures that no document prints."""
 
 
@@ -87,10 +95,10 @@ def _time_of(run: OurRun, epochs: float | None) -> Amount | None:
 
 
 def _over(values: list[float], unit: str) -> Amount:
-    found = across_jobs(values)
-    low = found.low if found.low is not None else min(values)
-    high = found.high if found.high is not None else max(values)
-    return Amount(found.value, low, high, unit, jobs=tuple(values))
+    interval = across_jobs(values)
+    low = interval.low if interval.low is not None else min(values)
+    high = interval.high if interval.high is not None else max(values)
+    return Amount(interval.value, low, high, unit, jobs=tuple(values))
 
 
 def _epoch_time(run: OurRun) -> Amount | None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.ratios import bounded
 from steelyard.audit import documents
 from steelyard.audit.recompute import digits
 from steelyard.errors import InputError
@@ -27,6 +26,7 @@ from steelyard.rules.table.settings import shown
 from steelyard.rules.table.units import unit_of
 from steelyard.terminal.claims import claim_tally
 from steelyard.terminal.findings import rule_name
+from steelyard.terminal.ratios import bounded
 from steelyard.terminal.text import SIMULATED, capital, many, number, tuned_note
 from steelyard.version import VERSION
 
@@ -45,8 +45,13 @@ HERE = "here"
 NUMBERED = {"devices", "batch", "global_batch", "loader.workers", "loader.prefetch", "nodes"}
 """Settings whose values say nothing without their names."""
 NOT_MEASURED = "not measured"
-MACHINE = {"CPU": "cpu.model", "CPUs": "cpu.usable", "driver": "gpu0.driver", "torch": "torch.version",
-           "kernel": "system.kernel"}  # fmt: skip
+MACHINE = {
+    "CPU": "cpu.model",
+    "CPUs": "cpu.usable",
+    "driver": "gpu0.driver",
+    "torch": "torch.version",
+    "kernel": "system.kernel",
+}
 """Facts of an environment for the first screen."""
 SCALED = ("FLOP/s", "B/s", "B")
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -59,35 +64,41 @@ ABOUT_SIZES = {
 }
 
 
-def measured_sizes(folder: ResultFolder, found: SuiteFolder) -> list[Size]:
+def measured_sizes(folder: ResultFolder, suite_folder: SuiteFolder) -> list[Size]:
     """Return the sizes of which there are runs."""
     there = set(folder.studies())
-    return [size for size in SIZES if any(study_name(found.suite, part, size) in there for part in found.suite.part)]
+    return [
+        size
+        for size in SIZES
+        if any(study_name(suite_folder.suite, part, size) in there for part in suite_folder.suite.part)
+    ]
 
 
-def suite_page(folder: ResultFolder, found: SuiteFolder, size: Size) -> Page:
+def suite_page(folder: ResultFolder, suite_folder: SuiteFolder, size: Size) -> Page:
     """Return the report of a suite at one size; InputError if nothing was measured."""
-    results = SuiteResults(folder, found, size)
-    suite = found.suite
+    results = SuiteResults(folder, suite_folder, size)
+    suite = suite_folder.suite
     measured = [part for part in suite.part if results.cells(part)]
     if not measured:
         raise InputError(
             f"there are no results of {suite.name} with the size {size} in {folder.path}",
-            next_step=f"steelyard suite run {found.asked} --size {size}",
+            next_step=f"steelyard suite run {suite_folder.asked} --size {size}",
         )
     beside = [results.beside(table) for table in suite.table]
     every = [entry for entries in beside for entry in entries]
     tables = []
     for place, table in enumerate(suite.table):
         tables.append(_table_section(results, table, beside[place], f"table-{place}"))
-        cells = results.cells(found.part(table.part))
+        cells = results.cells(suite_folder.part(table.part))
         if table.chart == FACTORS and cells:
             tables += factor_sections(subject(table.part, cells), f"table-{place}-factor", f" ({table.part})")
     sections = [
         _overview(results, every, [block for part in tables for block in part.blocks if isinstance(block, Table)]),
-        *tables, *_document_section(results, every), _settings_section(results),
+        *tables,
+        *_document_section(results, every),
+        _settings_section(results),
         environment_section([subject(part.name, results.cells(part)) for part in measured]),
-    ]  # fmt: skip
+    ]
     return Page(
         title=f"{suite.title}: {suite.name}, size {size}",
         subtitle=suite.question,
@@ -115,7 +126,7 @@ def _overview(results: SuiteResults, every: Sequence[Beside], tables: Sequence[T
         *_machine_facts(records),
         *([("document", _cited(results))] if suite.document else []),
         *((f"different here{_in_parts(entry)}", entry.text) for entry in suite.deviation),
-    ]  # fmt: skip
+    ]
     blocks: list[Any] = [Prose(facts=tuple(facts))]
     if not suite.document:
         blocks.append(_summary_table(tables))
@@ -127,11 +138,11 @@ def _overview(results: SuiteResults, every: Sequence[Beside], tables: Sequence[T
 
 def _machine_facts(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
     """Return what the records say about the host and the software."""
-    found = [record.environment.facts for record in records if record.environment is not None]
+    known = [record.environment.facts for record in records if record.environment is not None]
     return [
         (name, ", ".join(sorted(values)))
         for name, key in MACHINE.items()
-        if (values := {facts[key] for facts in found if facts.get(key)})
+        if (values := {facts[key] for facts in known if facts.get(key)})
     ]
 
 
@@ -197,22 +208,22 @@ def _table_section(results: SuiteResults, table: PrintedTable, entries: Sequence
     else:
         blocks = [_own_table(results, table, name)]
     blocks += _chart_blocks(results, table, f"{name}-{table.chart}")
-    answer = _table_answer(results, results.found.part(table.part), entries)
+    answer = _table_answer(results, results.suite_folder.part(table.part), entries)
     return Section(name, table.title, "", answer, tuple(blocks))
 
 
 def _chart_blocks(results: SuiteResults, table: PrintedTable, name: str) -> tuple[Any, ...]:
-    cells = results.cells(results.found.part(table.part))
+    cells = results.cells(results.suite_folder.part(table.part))
     if table.chart == "heat":
         # The axes are those of the table, such as a global batch, which is no setting of a run.
-        found = [
+        shown = [
             cell
-            for planned in results.plan(results.found.part(table.part))
+            for planned in results.plan(results.suite_folder.part(table.part))
             if (cell := results.cell_of(planned)) is not None
         ]
         x, y = (*table.rows, *table.columns)[:2]
         with suppress(InputError):
-            return (heat_chart(found, x, y, name),) if len(found) > 1 else ()
+            return (heat_chart(shown, x, y, name),) if len(shown) > 1 else ()
     elif table.chart in CHARTS and cells:
         drawn = CHARTS[table.chart](subject(table.part, cells), name)
         return drawn.blocks if drawn is not None else ()
@@ -221,7 +232,9 @@ def _chart_blocks(results: SuiteResults, table: PrintedTable, name: str) -> tupl
 
 def _table_answer(results: SuiteResults, part: Part, entries: Sequence[Beside]) -> str:
     if not _is_measured(results, part):
-        return f"Not measured: steelyard suite run {results.found.asked} --size {results.size} --part {part.name}"
+        return (
+            f"Not measured: steelyard suite run {results.suite_folder.asked} --size {results.size} --part {part.name}"
+        )
     if not entries:
         return "The document prints no numbers for this; these are ours." if results.suite.document else ""
     ours = sum(entry.ours is not None for entry in entries)
@@ -238,8 +251,8 @@ def _table_answer(results: SuiteResults, part: Part, entries: Sequence[Beside]) 
 def _span(entries: Sequence[Beside], metric: str) -> str:
     """Return the smallest and the largest ratio of a figure; empty if there is none."""
     ratios = [ratio for entry in entries if entry.metric == metric and (ratio := _ratio(entry)) is not None]
-    found = [ratio.value if ratio.bound is None else ratio.bound for ratio in ratios]
-    ends = [number(end, 3) for end in dict.fromkeys((min(found), max(found)))] if found else []
+    values = [ratio.value if ratio.bound is None else ratio.bound for ratio in ratios]
+    ends = [number(end, 3) for end in dict.fromkeys((min(values), max(values)))] if values else []
     return " to ".join(dict.fromkeys(ends))
 
 
@@ -330,7 +343,7 @@ def _our_cell(entry: Beside | None) -> Cell:
         statuses = [status.replace("_", " ") for status in entry.cell.statuses if status != "completed"]
         return Cell(", ".join(statuses) or "unknown")
     codes = tuple(
-        dict.fromkeys(code for found in entry.cell.findings for code in [found.code] if found.severity == "error")
+        dict.fromkeys(code for finding in entry.cell.findings for code in [finding.code] if finding.severity == "error")
     )
     runs = tuple(record.run_id for record in entry.cell.records)
     cell = _amount_cell(entry.ours, _factor(entry.ours.unit), runs, codes)
@@ -377,9 +390,14 @@ def _ratio(entry: Beside) -> Ratio | None:
 def _pairs_table(entries: Sequence[Beside], name: str) -> Table:
     """Return a table with the verdict on each pair of a printed figure and ours."""
     columns = (
-        Column("printed", align="left"), Column("figure", align="left"), Column("published"), Column(HERE),
-        Column("comparable", align="left"), Column(f"{HERE} / published"), Column("different here", align="left"),
-    )  # fmt: skip
+        Column("printed", align="left"),
+        Column("figure", align="left"),
+        Column("published"),
+        Column(HERE),
+        Column("comparable", align="left"),
+        Column(f"{HERE} / published"),
+        Column("different here", align="left"),
+    )
     rows = []
     letters = {text: _letter(place) for place, text in enumerate(_deviations(entries))}
     for entry in entries:
@@ -387,12 +405,22 @@ def _pairs_table(entries: Sequence[Beside], name: str) -> Table:
         different = ", ".join(sorted(letters[text] for text in entry.deviations))
         verdict = Cell(NOT_MEASURED)
         if entry.comparison is not None:
-            verdict = Cell(VERDICTS.get(entry.comparison.verdict, entry.comparison.verdict), entry.comparison.verdict,
-                           codes=codes_of(entry.comparison))  # fmt: skip
-        rows.append((
-            Cell(what, what), Cell(figure, entry.metric), _printed_cell(entry), _our_cell_only(entry),
-            verdict, _ratio_cell(_ratio(entry)), Cell(different or "-"),
-        ))  # fmt: skip
+            verdict = Cell(
+                VERDICTS.get(entry.comparison.verdict, entry.comparison.verdict),
+                entry.comparison.verdict,
+                codes=codes_of(entry.comparison),
+            )
+        rows.append(
+            (
+                Cell(what, what),
+                Cell(figure, entry.metric),
+                _printed_cell(entry),
+                _our_cell_only(entry),
+                verdict,
+                _ratio_cell(_ratio(entry)),
+                Cell(different or "-"),
+            )
+        )
     notes = ["A ratio is given only where no rule finds an error. Base: the printed figure."]
     notes += [f"({letter}) {text}" for text, letter in letters.items()]
     notes += _reasons(entries)
@@ -436,12 +464,12 @@ def _ratio_cell(ratio: Ratio | None) -> Cell:
 
 def _reasons(entries: Sequence[Beside]) -> list[str]:
     """Return each reason against a ratio once, with one example."""
-    found: dict[str, list[str]] = {}
+    by_code: dict[str, list[str]] = {}
     for entry in entries:
         for finding in entry.comparison.findings if entry.comparison is not None else ():
             if finding.severity == "error":
-                found.setdefault(finding.code, []).append(finding.message)
-    return [f"{code} ({rule_name(code)}), {many(len(texts), 'pair')}: {texts[0]}" for code, texts in found.items()]
+                by_code.setdefault(finding.code, []).append(finding.message)
+    return [f"{code} ({rule_name(code)}), {many(len(texts), 'pair')}: {texts[0]}" for code, texts in by_code.items()]
 
 
 # -- a table without printed rows
@@ -449,18 +477,18 @@ def _reasons(entries: Sequence[Beside]) -> list[str]:
 
 def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
     """Return the figures of all configurations of a part, with the units that their sizes ask for."""
-    plan = results.plan(results.found.part(table.part))
+    plan = results.plan(results.suite_folder.part(table.part))
     keys = [*table.rows, *table.columns]
-    found = [results.ours(planned) for planned in plan]
+    ours = [results.ours(planned) for planned in plan]
     words = {key: _word(key.removeprefix("model.")) for key in keys}
     columns = [Column(words[key], align="left") for key in keys]
     lines = [[_setting_cell(planned, key) for key in keys] for planned in plan]
     for figure in table.figures:
-        amounts = [our_figure(entry[1], figure) if entry is not None else None for entry in found]
+        amounts = [our_figure(entry[1], figure) if entry is not None else None for entry in ours]
         known = [amount for amount in amounts if amount is not None]
         factor, unit = _scale(max((amount.value for amount in known), default=0.0), known[0].unit if known else "")
         columns.append(Column(_word(figure), unit))
-        for line, entry, amount in zip(lines, found, amounts, strict=True):
+        for line, entry, amount in zip(lines, ours, amounts, strict=True):
             line.append(_own_cell(entry[0] if entry is not None else None, amount, factor))
     return Table(name, table.title, tuple(columns), tuple(map(tuple, lines)), tuple(_interval_note(lines)))
 
@@ -505,7 +533,7 @@ def _document_section(results: SuiteResults, every: Sequence[Beside]) -> list[Se
 def _settings_section(results: SuiteResults) -> Section:
     """Return every setting: stated by the document, or chosen, with the reason."""
     specs = {part.name: [cell.spec for cell in results.cells(part)] for part in results.suite.part}
-    sources = [entry for entry in results.found.setting_sources() if applies(entry, results.size, specs)]
+    sources = [entry for entry in results.suite_folder.setting_sources() if applies(entry, results.size, specs)]
     stated = sum(bool(entry.stated) for entry in sources)
     columns = tuple(Column(name, align="left") for name in ("setting", "value", "parts", "source", "words or reason"))
     rows = tuple(_source_row(entry) for entry in sources)
@@ -520,6 +548,11 @@ def _settings_section(results: SuiteResults) -> Section:
 def _source_row(entry: SettingSource) -> tuple[Cell, ...]:
     values = entry.value if isinstance(entry.value, tuple) else () if entry.value is None else (entry.value,)
     said = f'"{entry.words}"' if entry.stated else entry.why
-    texts = (entry.name, ", ".join(map(shown, values)) or "any", ", ".join(entry.parts) or "all",
-             entry.stated or "chosen here", said)  # fmt: skip
+    texts = (
+        entry.name,
+        ", ".join(map(shown, values)) or "any",
+        ", ".join(entry.parts) or "all",
+        entry.stated or "chosen here",
+        said,
+    )
     return tuple(Cell(text, text) for text in texts)

@@ -39,9 +39,12 @@ def speedup_tables(entries: Sequence[Beside], name: str) -> list[Table]:
     if not rows or not any(row[-1].value is not None for row in rows):
         return []
     columns = (
-        Column("printed", align="left"), Column("accelerator", align="left"), Column("devices"),
-        Column("speed-up, published"), Column("speed-up here"),
-    )  # fmt: skip
+        Column("printed", align="left"),
+        Column("accelerator", align="left"),
+        Column("devices"),
+        Column("speed-up, published"),
+        Column("speed-up here"),
+    )
     notes = ("Speed-up over the fewest devices of the same machine. [ ] = 95 % CI over jobs.",)
     return [Table(name, "Speed-up over the number of devices", columns, tuple(rows), notes)]
 
@@ -64,11 +67,11 @@ def _ours(base: Beside, entry: Beside) -> Cell:
         return Cell("not measured")
     rows = [_with_figure(base.cell, entry.metric, base.ours), _with_figure(entry.cell, entry.metric, entry.ours)]
     made = compare(rows[:1], rows[1:], factor="devices", metric=entry.metric).comparisons[0]
-    found = next((ratio for ratio in made.ratios if ratio.scope == "job" and ratio.answer == "ratio"), None)
-    if found is None:
+    speedup = next((ratio for ratio in made.ratios if ratio.scope == "job" and ratio.answer == "ratio"), None)
+    if speedup is None:
         codes = tuple(dict.fromkeys(finding.code for finding in made.findings if finding.severity == "error"))
         return Cell("no ratio", codes=codes)
-    value, low, high = found.value, found.low, found.high
+    value, low, high = speedup.value, speedup.low, speedup.high
     if sense(entry.printed.unit) == "time":
         value = 1 / value
         low, high = (1 / high if high else None), (1 / low if low else None)

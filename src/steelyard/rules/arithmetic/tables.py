@@ -270,9 +270,9 @@ class BatchProduct(TableRule):
                     f"; the same in {len(group)} rows" if same else f"; {len(group)} rows by a factor of {factor}"
                 )
         lines = [f"{label(row, rows)}: {made.describe()}" for row, made, _ in group] if len(group) > 1 else []
-        found = tuple(entry for _, _, entry in group if entry is not None)
+        wrong = tuple(entry for _, _, entry in group if entry is not None)
         return self.found(
-            message, place=places(rows) if len(rows) > 1 else first.place, evidence=listed(lines, 4), wrong=found
+            message, place=places(rows) if len(rows) > 1 else first.place, evidence=listed(lines, 4), wrong=wrong
         )
 
 
@@ -336,13 +336,13 @@ class PercentilesOutOfOrder(TableRule):
             kinds: defaultdict[str, dict[float, tuple[str, Amount]]] = defaultdict(dict)
             means: dict[str, tuple[str, Amount]] = {}
             for metric, amount in row.figures.items():
-                found = QUANTILE.fullmatch(metric)
-                if found is None:
+                match = QUANTILE.fullmatch(metric)
+                if match is None:
                     continue
-                if found[2] == "mean":
-                    means[found[1]] = (metric, amount)
-                elif found[2] != "std":
-                    kinds[found[1]].setdefault(_read_rank(found[2]), (metric, amount))
+                if match[2] == "mean":
+                    means[match[1]] = (metric, amount)
+                elif match[2] != "std":
+                    kinds[match[1]].setdefault(_read_rank(match[2]), (metric, amount))
             for kind, ranks in kinds.items():
                 yield from self._check_order(row, [ranks[rank] for rank in sorted(ranks)])
                 if kind in means:

@@ -55,7 +55,7 @@ class EnergiesNotAlike(PairRule):
         figure = pair.a.figures.get(pair.metric)
         energy = figure is not None and _is_of_energy(figure.unit)
         if None not in scopes and scopes[0] != scopes[1]:
-            message = f"the energies have different scopes: {scopes[0]!r} and {scopes[1]!r}"
+            message = f"the energies have different scopes: {scopes[0]} and {scopes[1]}"
             message += "" if energy else "; no ratio per watt is reported"
             yield self.found(message, place=pair.b.place, severity="error" if energy else "warning")
         doubts = [f"{row.place}: {doubt}" for row in (pair.a, pair.b) if (doubt := row.get("energy_doubts"))]

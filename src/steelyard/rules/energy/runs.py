@@ -206,7 +206,7 @@ class RunAboveLimit(RunRule):
         each_w = power.value / counted
         if each_w > MARGIN * limit_w:
             message = (
-                f"mean power is {short(each_w)} W per device, but the limit of {device.name!r} is {short(limit_w)} W"
+                f"mean power is {short(each_w)} W per device, but the limit of {device.name} is {short(limit_w)} W"
             )
             yield self.found(message, evidence=f"{short(power.value)} W over {counted} device(s) or card(s)")
 
@@ -240,16 +240,16 @@ class WindowMismatch(RunRule):
         if rate is None or rate.value is None:
             return
         other = {
-            name: found.window
+            name: energy.window
             for name in PER_WORK
-            if (found := record.quantities.get(name)) is not None
-            and found.value is not None
-            and found.window != rate.window
+            if (energy := record.quantities.get(name)) is not None
+            and energy.value is not None
+            and energy.window != rate.window
         }
         if other:
-            windows = "; ".join(f"{name} covers {window!r}" for name, window in other.items())
+            windows = "; ".join(f"{name} covers {window}" for name, window in other.items())
             included = ", which includes compilation" if set(other.values()) & {"run", "compile"} else ""
-            yield self.found(f"{windows}{included}; the throughput covers {rate.window!r}")
+            yield self.found(f"{windows}{included}; the throughput covers {rate.window}")
 
 
 class SamplerDied(RunRule):
@@ -314,11 +314,14 @@ def _measure_longer(record: RunRecord) -> str:
     """Return the command for a run with a longer window."""
     budget, seconds = record.spec.budget, record.stop.seconds if record.stop is not None else 0.0
     least = float(math.ceil(LONGER * max(seconds, budget.min_seconds)))
-    return run_again(record.spec, {
-        "budget.min_seconds": least,
-        "budget.max_seconds": max(budget.max_seconds, 2 * least),
-        "budget.max_steps": max(budget.max_steps, 2 * LONGER * record.steps_seen),
-    })  # fmt: skip
+    return run_again(
+        record.spec,
+        {
+            "budget.min_seconds": least,
+            "budget.max_seconds": max(budget.max_seconds, 2 * least),
+            "budget.max_steps": max(budget.max_steps, 2 * LONGER * record.steps_seen),
+        },
+    )
 
 
 def _find_main(record: RunRecord) -> Quantity | None:
@@ -326,13 +329,13 @@ def _find_main(record: RunRecord) -> Quantity | None:
 
 
 def _read_verdict(record: RunRecord) -> str | None:
-    found = _find_main(record)
-    return found.validity.verdict if found is not None and found.validity is not None else None
+    main = _find_main(record)
+    return main.validity.verdict if main is not None and main.validity is not None else None
 
 
 def _read_reasons(record: RunRecord) -> tuple[str, ...]:
-    found = _find_main(record)
-    return found.validity.reasons if found is not None and found.validity is not None else ()
+    main = _find_main(record)
+    return main.validity.reasons if main is not None and main.validity is not None else ()
 
 
 def _select_ordinary(record: RunRecord) -> list[str] | None:

@@ -87,17 +87,17 @@ class PowerAboveLimit(TableRule):
             power, of_devices = power_of(given, solved)
             if power is None:
                 continue
-            found = _find_excess(row, table.platform(row) or _look_up(row), power, of_devices)
-            if found:
+            excess = _find_excess(row, table.platform(row) or _look_up(row), power, of_devices)
+            if excess:
                 key = (
                     row.source,
                     row.table,
                     row.get("model"),
                     row.get("system"),
                     row.get("accelerator"),
-                    found.severity,
+                    excess.severity,
                 )
-                groups[key].append(found)
+                groups[key].append(excess)
         for group in groups.values():
             yield self._report(group)
 
@@ -153,9 +153,9 @@ def _find_excess(row: Row, platform: Platform | None, power: Bounds, of_devices:
         # The power of a node includes its host.
         return None
     scope = platform.power_scope.split(" ")[0].strip("(),") or "device"
-    found = _find_above(row, power, platform.power_limit_w, scope, "error" if of_devices or far else "warning")
+    excess = _find_above(row, power, platform.power_limit_w, scope, "error" if of_devices or far else "warning")
     looked_up = not platform.name and not platform.accelerator
-    return replace(found, known_of=platform.source) if found is not None and looked_up else found
+    return replace(excess, known_of=platform.source) if excess is not None and looked_up else excess
 
 
 def _find_above(row: Row, power: Bounds, limit_w: float, scope: str, severity: Severity) -> Excess | None:

@@ -69,8 +69,12 @@ class HeldBack(RunRule):
         heat = "" if worst.temperature_c is None else f"; at most {short(worst.temperature_c)} °C"
         details = f"{_clocks(worst)}{_limit(worst) if 'power_capped' in reasons else ''}{heat}"
         reduced = limit_reduced(worst)
-        fixes = {"power_capped": LIMIT_FIX if reduced else POWER_FIX, "thermal": HEAT_FIX, "hardware": BRAKE_FIX,
-                 "setting": SETTING_FIX}  # fmt: skip
+        fixes = {
+            "power_capped": LIMIT_FIX if reduced else POWER_FIX,
+            "thermal": HEAT_FIX,
+            "hardware": BRAKE_FIX,
+            "setting": SETTING_FIX,
+        }
         yield self.found(
             f"{_place(worst)} was held back {shares} of the time{details}{many}",
             severity="note" if all(map(_is_usual, held)) else "warning",
@@ -80,9 +84,11 @@ class HeldBack(RunRule):
 
 
 REASONS = {
-    "power_capped": "by its power limit", "thermal": "by its temperature", "hardware": "by its hardware",
+    "power_capped": "by its power limit",
+    "thermal": "by its temperature",
+    "hardware": "by its hardware",
     "setting": "by a clock setting",
-}  # fmt: skip
+}
 
 
 def reasons_of(device: DeviceConditions) -> dict[str, float]:

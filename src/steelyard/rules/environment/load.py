@@ -63,7 +63,7 @@ class BusyMachine(RunRule):
         busy = list(busy_nodes(record))
         if not busy:
             return
-        node, load = max(busy, key=lambda found: (found[1].other_cpus or 0.0) / max(1, found[0].cpus))
+        node, load = max(busy, key=lambda entry: (entry[1].other_cpus or 0.0) / max(1, entry[0].cpus))
         told = dict(disturbances(load, node.cpus))
         nodes = f" ({node.node}; {len(busy)} of {len(record.load)} nodes were busy)" if len(record.load) > 1 else ""
         before = node.before.other_cpus if node.before else None

@@ -36,9 +36,9 @@ class _OtherSurroundings(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding with all settings that differ."""
-        found = [str(entry) for entry in confounders(pair) if entry.key in self.keys]
-        if found:
-            yield self.found(f"{self.meaning}: {'; '.join(found)}", place=pair.b.place)
+        differing = [str(entry) for entry in confounders(pair) if entry.key in self.keys]
+        if differing:
+            yield self.found(f"{self.meaning}: {'; '.join(differing)}", place=pair.b.place)
 
 
 class BesideLoad(PairRule):
@@ -189,9 +189,11 @@ class OtherScope(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding that says what one device is on each side."""
-        found = [str(entry) for entry in differences(pair.a, pair.b) if entry.key in ("device_scope", "dies")]
-        if found:
-            yield self.found(f"one device is not the same unit on both sides: {'; '.join(found)}", place=pair.b.place)
+        differing = [str(entry) for entry in differences(pair.a, pair.b) if entry.key in ("device_scope", "dies")]
+        if differing:
+            yield self.found(
+                f"one device is not the same unit on both sides: {'; '.join(differing)}", place=pair.b.place
+            )
 
 
 class OtherTiming(PairRule):

@@ -69,7 +69,7 @@ class TooFewCpus(RunRule):
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding with the number of loader workers that would fit."""
         spec, place = record.spec, record.environment
-        if spec.loader.workers == 0 or spec.device_family == "sim" or place is None:
+        if spec.device_family == "sim" or place is None:
             return
         if not place.facts.get("cpu.usable", "").isdigit():
             return
@@ -85,7 +85,18 @@ class TooFewCpus(RunRule):
         with contextlib.suppress(KeyError, ValueError):
             usable = min(usable, float(place.facts["cgroup.cpu_quota"]))
         needed = ranks * (1 + spec.loader.workers)
-        if needed > usable:
+        if needed > usable and not spec.loader.workers:
+            if not record.load:
+                # A rank may see only the CPUs that are its own.
+                return
+            most = max(1, int(usable))
+            own = spec.device_family == "cpu"
+            yield self.found(
+                f"{ranks} ranks share {usable:g} usable CPUs",
+                fix=f"use at most {most} device{'s' * (most != 1)} per node" if own else "request more CPUs",
+                command=run_again(spec, {"devices": most}) if own and ranks == spec.devices else "",
+            )
+        elif needed > usable:
             yield self.found(
                 f"{needed} processes share {usable:g} usable CPUs (ranks: {ranks}, loader workers per rank: "
                 f"{spec.loader.workers})",

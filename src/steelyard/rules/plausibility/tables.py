@@ -86,14 +86,14 @@ class Outlier(TableRule):
                 far[other, work].append((off, evidence))
                 far[one, work].append((off, evidence))
         reported: set[System] = set()
-        for (system, work), found in sorted(far.items(), key=lambda item: (-len(item[1]), -max(item[1])[0])):
+        for (system, work), outliers in sorted(far.items(), key=lambda item: (-len(item[1]), -max(item[1])[0])):
             # Each pair is entered for both machines; only the machine that is an outlier more often is reported.
             if work not in reported:
                 reported.add(work)
                 row = speeds[system][work].row
                 named = [setting(row, key) for key in ("model", "dataset") if row.get(key) is not None]
                 evidence = "; ".join([*named, _format_figures(row)])
-                yield self.found(max(found)[1], place=row.place, evidence=evidence)
+                yield self.found(max(outliers)[1], place=row.place, evidence=evidence)
 
 
 class StaleRow(TableRule):
@@ -152,19 +152,19 @@ class StaleRow(TableRule):
 
 def _group_by_source(table: RowTable) -> dict[str, dict[System, dict[System, Speed]]]:
     """Return the fastest row of each machine and work, by source."""
-    found: dict[str, dict[System, dict[System, Speed]]] = {}
+    fastest: dict[str, dict[System, dict[System, Speed]]] = {}
     for speed in speeds_of(table):
         row = speed.row
         if not speed.by:
             continue
         system = tuple(row.get(key) for key in keys_of("system", "size"))
         work = tuple(row.get(key) for key in keys_of(*WORK_ROLES))
-        there = found.setdefault(row.source, {}).setdefault(system, {})
+        there = fastest.setdefault(row.source, {}).setdefault(system, {})
         best = there.get(work)
         ratio = speed.over(best) if best else None
         if best is None or (ratio is not None and ratio.low + ratio.high > 0):
             there[work] = speed
-    return found
+    return fastest
 
 
 def _find_far_off(a: dict[System, Speed], b: dict[System, Speed]) -> Iterator[tuple[System, float, str]]:

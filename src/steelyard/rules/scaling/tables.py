@@ -80,11 +80,11 @@ class Superlinear(TableRule):
             claims = _claims_scaling(group)
             group.sort(key=lambda speed: speed.devices)
             for speed in group:
-                found = _find_efficiency(speed, group)
-                if found:
+                efficiency = _find_efficiency(speed, group)
+                if efficiency:
                     recomputed.add(id(speed.row))
-                    if found[1].low > math.log1p(MARGIN):
-                        yield self._report(speed, *found, claims=claims)
+                    if efficiency[1].low > math.log1p(MARGIN):
+                        yield self._report(speed, *efficiency, claims=claims)
         for row in table.rows:
             for metric, amount in row.figures.items():
                 printed_alone = variable(row, metric) == "efficiency" and id(row) not in recomputed
@@ -134,9 +134,9 @@ class ConfoundedScaling(TableRule):
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """Yield one finding per larger device count of a series; notes of a table that claims no scaling as one."""
-        found = list(self._check_series(table))
-        notes = [finding for finding in found if finding.severity == "note"]
-        yield from (finding for finding in found if finding.severity != "note")
+        findings = list(self._check_series(table))
+        notes = [finding for finding in findings if finding.severity == "note"]
+        yield from (finding for finding in findings if finding.severity != "note")
         if notes:
             more = f"; so in {len(notes) - 1} more rows" if len(notes) > 1 else ""
             yield replace(notes[0], message=f"{notes[0].message}{more}")
@@ -216,11 +216,11 @@ def speeds_of(table: RowTable) -> list[Speed]:
 
 def changed(base: Row, row: Row) -> list[Difference]:
     """Return the settings that changed and do not follow from the number of devices."""
-    found = confounders(Pair(base, row, "devices"))
+    differing = confounders(Pair(base, row, "devices"))
     growth = (row.number("devices") or 1) / (base.number("devices") or 1)
-    keys = {entry.key for entry in found}
+    keys = {entry.key for entry in differing}
     kept = []
-    for entry in found:
+    for entry in differing:
         counts = all(isinstance(value, int | float) and value for value in (entry.a, entry.b))
         ratio = float(entry.b) / float(entry.a) if counts else 0.0
         # If a table states only one of the two batch sizes, weak or strong scaling changes it in proportion.

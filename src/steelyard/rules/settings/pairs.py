@@ -62,8 +62,8 @@ SHOWN = 60
 MOST_PARTS = 8
 
 
-def _format_list(found: list[Difference]) -> str:
-    return "; ".join(map(str, found))
+def _format_list(differing: list[Difference]) -> str:
+    return "; ".join(map(str, differing))
 
 
 class _OtherSettings(PairRule):
@@ -74,41 +74,41 @@ class _OtherSettings(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding with all settings that differ; an error if one of the differences is."""
-        found = [entry for entry in confounders(pair) if entry.role in self.roles]
-        if found:
-            invalid = any(blocks(pair, entry) for entry in found)
+        differing = [entry for entry in confounders(pair) if entry.role in self.roles]
+        if differing:
+            invalid = any(blocks(pair, entry) for entry in differing)
             yield self.found(
-                f"{self.meaning}: {self.listed(found)}",
+                f"{self.meaning}: {self.listed(differing)}",
                 place=pair.b.place,
-                evidence=self.evidence(pair, found),
+                evidence=self.evidence(pair, differing),
                 severity="error" if invalid else "warning",
-                command=self.command(pair, found),
+                command=self.command(pair, differing),
             )
 
-    def command(self, pair: Pair, found: list[Difference]) -> str:
+    def command(self, pair: Pair, differing: list[Difference]) -> str:
         """Return the command that makes the difference the factor, or runs both sides alike; empty: there is none."""
-        return _fix_by(pair, found)
+        return _fix_by(pair, differing)
 
-    def listed(self, found: list[Difference]) -> str:
+    def listed(self, differing: list[Difference]) -> str:
         """Format the differences for the message."""
-        return _format_list(found)
+        return _format_list(differing)
 
-    def evidence(self, pair: Pair, found: list[Difference]) -> str:
+    def evidence(self, pair: Pair, differing: list[Difference]) -> str:
         """Name the settings that were tuned separately for each side."""
-        chosen = [entry.key for entry in found if entry.key in pair.tuned]
+        chosen = [entry.key for entry in differing if entry.key in pair.tuned]
         return f"tuned separately for each side: {', '.join(chosen)}" if chosen else ""
 
 
-def _fix_by(pair: Pair, found: list[Difference]) -> str:
+def _fix_by(pair: Pair, differing: list[Difference]) -> str:
     """Return the command that makes the difference the factor, if nothing else differs, or runs both sides alike."""
     if pair.a.spec is None or pair.b.spec is None:
         return ""
     named = keys_named(pair.factor)
     factors = {entry.key for entry in differences(pair.a, pair.b) if entry.key in named}
-    others = [entry for entry in confounders(pair) if entry not in found and blocks(pair, entry)]
+    others = [entry for entry in confounders(pair) if entry not in differing and blocks(pair, entry)]
     if factors or others:
-        return _run_alike(pair, found)
-    factor = _name_factor(pair, found)
+        return _run_alike(pair, differing)
+    factor = _name_factor(pair, differing)
     metric = ["--metric", pair.metric] if pair.metric != Pair.metric else []
     return shlex.join(["steelyard", "compare", pair.a.place, pair.b.place, "--factor", factor, *metric])
 
@@ -117,20 +117,20 @@ def _is_option(key: str) -> bool:
     return key in OPTIONS or key in FROM
 
 
-def _name_factor(pair: Pair, found: list[Difference]) -> str:
+def _name_factor(pair: Pair, differing: list[Difference]) -> str:
     """Return the setting from which these differences follow, or the role that they share."""
-    keys = [entry.key for entry in found]
+    keys = [entry.key for entry in differing]
     if keys == ["model_options"]:
         return option_factor(pair.a, pair.b)
-    return next((key for key in keys if {*keys} <= {key, *FOLLOWS.get(key, ())}), found[0].role)
+    return next((key for key in keys if {*keys} <= {key, *FOLLOWS.get(key, ())}), differing[0].role)
 
 
-def _run_alike(pair: Pair, found: list[Difference]) -> str:
+def _run_alike(pair: Pair, differing: list[Difference]) -> str:
     """Return the command that runs the second side with the settings of the first in which it differs."""
     a, b = pair.a.spec, pair.b.spec
-    if a is None or b is None or not all(_is_option(entry.key) for entry in found):
+    if a is None or b is None or not all(_is_option(entry.key) for entry in differing):
         return ""
-    names = dict.fromkeys(FROM.get(entry.key, entry.key) for entry in found)
+    names = dict.fromkeys(FROM.get(entry.key, entry.key) for entry in differing)
     changes = {name: attrgetter(name)(a) for name in names if attrgetter(name)(a) != attrgetter(name)(b)}
     return run_again(b, changes, repeats=MIN_JOBS) if changes else ""
 
@@ -312,9 +312,9 @@ class OtherThreads(_OtherSettings):
     )
     fix = "run both sides with the same --threads, the smaller number of the two"
 
-    def command(self, pair: Pair, found: list[Difference]) -> str:
+    def command(self, pair: Pair, differing: list[Difference]) -> str:
         """Return the command that runs the side with more threads again with those of the other."""
-        del found
+        del differing
         a, b = (row.number("threads") or 0 for row in (pair.a, pair.b))
         spec = (pair.a if a > b else pair.b).spec
         return run_again(spec, {"threads": int(min(a, b))}, repeats=MIN_JOBS) if spec is not None else ""
@@ -412,12 +412,12 @@ class UnknownSetting(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield a warning with the settings that only one side states, and a note with those that neither states."""
-        if found := unclear(pair):
+        if uncertain := unclear(pair):
             lengths = {stated(row, "epochs") for row in (pair.a, pair.b)}
             # A training of unknown length takes any time.
             unknown = about_training(pair.metric) and None in lengths and len(lengths) > 1
             yield self.found(
-                f"not known to be the same on both sides: {', '.join(found)}",
+                f"not known to be the same on both sides: {', '.join(uncertain)}",
                 place=pair.b.place,
                 evidence="one side does not state it, or less exactly",
                 severity="error" if unknown else "warning",
@@ -470,20 +470,20 @@ class OtherDeviceCount(PairRule):
         if keys_named(pair.factor) & {"devices", "nodes"}:
             return
         differing = differences(pair.a, pair.b)
-        found = [entry for entry in differing if entry.role == "size"]
-        if not found:
+        sizes = [entry for entry in differing if entry.role == "size"]
+        if not sizes:
             return
         # With the same global batch, more devices have less work each, which affects the ratio per device.
-        found += [entry for entry in differing if entry.key == "batch"]
+        sizes += [entry for entry in differing if entry.key == "batch"]
         confounding = [entry for entry in confounders(pair) if entry.role == "size"]
         invalid = any(blocks(pair, entry) for entry in confounding)
         yield self.found(
-            f"the two sides have different numbers of devices: {_format_list(found)}",
+            f"the two sides have different numbers of devices: {_format_list(sizes)}",
             place=pair.b.place,
             # The evidence must not show a ratio that errors make invalid.
             evidence="" if blocking(pair) else _format_per_device(pair),
             severity="error" if invalid else "warning",
-            command=_run_alike(pair, [entry for entry in found if entry.key == "devices"]),
+            command=_run_alike(pair, [entry for entry in sizes if entry.key == "devices"]),
         )
 
 
@@ -530,21 +530,23 @@ class OtherSoftware(_OtherSettings):
     )
     fix = "run both sides with the same version if possible; otherwise report both versions with the ratio"
 
-    def listed(self, found: list[Difference]) -> str:
+    def listed(self, differing: list[Difference]) -> str:
         """Format the differences; of long lists show only the entries that differ."""
-        return "; ".join(_format_parts(entry) if entry.key in ("build", "variables") else str(entry) for entry in found)
+        return "; ".join(
+            _format_parts(entry) if entry.key in ("build", "variables") else str(entry) for entry in differing
+        )
 
 
-def _format_parts(found: Difference) -> str:
+def _format_parts(difference: Difference) -> str:
     """Format the parts of a long setting that differ."""
-    a, b = _split(found, found.a), _split(found, found.b)
+    a, b = _split(difference, difference.a), _split(difference, difference.b)
     names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
     texts = [f"{name} {a.get(name, 'not set')[:SHOWN]} vs {b.get(name, 'not set')[:SHOWN]}" for name in names]
     return "; ".join(texts[:MOST_PARTS]) + (f"; and {len(texts) - MOST_PARTS} more" if len(texts) > MOST_PARTS else "")
 
 
-def _split(found: Difference, value: Setting) -> dict[str, str]:
-    if found.key == "variables":
+def _split(difference: Difference, value: Setting) -> dict[str, str]:
+    if difference.key == "variables":
         try:
             data = json.loads(str(value))
         except (ValueError, RecursionError):
@@ -584,9 +586,10 @@ class FactorUnchanged(PairRule):
             return
         values = [(key, stated(pair.a, key), stated(pair.b, key)) for key in keys]
         same = [
-            f"{key} {shown(a)}" for key, a, b in values
+            f"{key} {shown(a)}"
+            for key, a, b in values
             if a is not None and b is not None and alike(key, a, b) == "same"
-        ]  # fmt: skip
+        ]
         if any((a is None) != (b is None) and implied(pair, key) for key, a, b in values):
             # Only one side has the setting (one device needs no parallelism), which is a difference too.
             return
@@ -602,8 +605,14 @@ class FactorUnchanged(PairRule):
         for entry in confounders(pair):
             if _is_option(entry.key):
                 by_role.setdefault(entry.role, []).append(entry)
-        named = " or ".join(f"--factor {_name_factor(pair, found)}" for found in by_role.values())
-        return self.fix.replace("set --factor to the setting that was changed", f"use {named}") if named else self.fix
+        names = [_name_factor(pair, differing) for differing in by_role.values()]
+        if len(names) > 1:
+            return f"compare rows that differ in one of these only: {', '.join(names)}"
+        return (
+            self.fix.replace("set --factor to the setting that was changed", f"use --factor {names[0]}")
+            if names
+            else self.fix
+        )
 
 
 class OtherSystem(_OtherSettings):

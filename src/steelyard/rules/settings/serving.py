@@ -76,7 +76,7 @@ def _tell_server(row: Row, metric: str) -> str:
     if (said := row.get("serving")) is not None:
         return "" if _has_fixed_batch(row) else f"serving {shown(said)[:SHOWN]}"
     for name, text in [*((key, row.get(key)) for key in TOLD_BY), ("source", row.source), ("note", row.note)]:
-        if text is not None and (found := SERVERS.search(str(text))):
-            return f"{name}: {found[0]}"
+        if text is not None and (match := SERVERS.search(str(text))):
+            return f"{name}: {match[0]}"
     amount = row.figures.get(metric)
     return f"in {amount.unit}" if amount is not None and counted(amount.unit) == "requests" else ""

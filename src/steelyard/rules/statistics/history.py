@@ -127,11 +127,11 @@ def _read_day(row: Row) -> str:
 
 def _find_changed(before: Sequence[Row], after: Sequence[Row]) -> str:
     """Return the software and environment settings with one value in all rows before and another in all rows after."""
-    found = []
+    changed = []
     for key, role in SETTINGS.items():
         if role not in ("software", "environment"):
             continue
         first, second = ({row.get(key) for row in rows} for rows in (before, after))
         if len(first) == len(second) == 1 and None not in first | second and first != second:
-            found.append(f"{key} {first.pop()} -> {second.pop()}")
-    return "; ".join(found[:SHOWN])
+            changed.append(f"{key} {first.pop()} -> {second.pop()}")
+    return "; ".join(changed[:SHOWN])

@@ -166,7 +166,7 @@ def too_short(record: RunRecord) -> tuple[Finding, ...]:
     A limit that ended a longer run is no reason to repeat it: the interval over jobs replaces that of each job.
     """
     few = record.steps_seen < STEPS_TO_JUDGE
-    return tuple(found for found in record.findings if few and found.code in ("SY201", "SY202"))
+    return tuple(finding for finding in record.findings if few and finding.code in ("SY201", "SY202"))
 
 
 def _find_unmet(record: RunRecord) -> dict[str, float]:
@@ -176,7 +176,7 @@ def _find_unmet(record: RunRecord) -> dict[str, float]:
     steady_steps = record.steady.stop_step - record.steady.start_step if record.steady else 0
     if steady_steps < budget.min_steps:
         factor = budget.min_steps / steady_steps if steady_steps else LONGER
-        unmet[f"{steady_steps:,} of {budget.min_steps:,} requested steps"] = factor
+        unmet[f"{steady_steps:,} steps count, of {budget.min_steps:,} requested"] = factor
     if record.stop is not None and record.stop.seconds < budget.min_seconds:
         factor = budget.min_seconds / record.stop.seconds if record.stop.seconds else LONGER
         unmet[f"{short(record.stop.seconds, 3)} of {budget.min_seconds:g} requested seconds"] = factor

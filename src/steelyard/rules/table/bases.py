@@ -123,7 +123,7 @@ class Ratios:
         """Compare the ratios with the base of each group."""
         made = BaseFit()
         for group in groups:
-            implied = {index: found for index in group if (found := self._imply(index, figure, sign)) is not None}
+            implied = {index: bounds for index in group if (bounds := self._imply(index, figure, sign)) is not None}
             if not implied:
                 continue
             base = self._find_base(group, implied, figure)
@@ -138,7 +138,7 @@ class Ratios:
     def _take_base(
         self, made: BaseFit, group: list[int], implied: dict[int, Bounds], base: int, own: Bounds, fitting: list[int]
     ) -> None:
-        others = {index: found for index, found in implied.items() if index != base}
+        others = {index: bounds for index, bounds in implied.items() if index != base}
         made.ones.append(base)
         if len(others) >= 2 and not fitting:
             camps = vote(list(others.values()))
@@ -149,7 +149,7 @@ class Ratios:
                 return
         made.explained, made.against = made.explained + len(fitting), made.against + len(others) - len(fitting)
         if base not in self.marked:
-            gaps = [max(found.low - own.high, own.low - found.high) for found in others.values()]
+            gaps = [max(other.low - own.high, own.low - other.high) for other in others.values()]
             made.far = max([made.far, *gaps])
         made.entries.append((group, Agreed(own, (base, *fitting), tuple({base: None, **implied}), base)))
 
@@ -207,15 +207,15 @@ class Ratios:
 
 def curves_of(rows: Sequence[Row], groups: Iterable[list[int]]) -> list[list[int]]:
     """Split groups of rows with equal settings by their batch, as curves are."""
-    found: list[list[int]] = []
+    curves: list[list[int]] = []
     for group in groups:
         index = {id(rows[at]): at for at in group}
         counted = [rows[at] for at in group if rows[at].number("devices")]
         parts = split_by_batch(counted) if counted else []
-        found += [[index[id(row)] for row in part] for part in parts]
+        curves += [[index[id(row)] for row in part] for part in parts]
         rest = [at for at in group if not rows[at].number("devices")]
-        found += [rest] if rest else []
-    return found
+        curves += [rest] if rest else []
+    return curves
 
 
 def others_of(rows: Sequence[Row], ratio: str) -> dict[int, int]:
@@ -231,7 +231,7 @@ def others_of(rows: Sequence[Row], ratio: str) -> dict[int, int]:
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         groups[row.source, row.table, *(row.get(key) for key in beside)].append(index)
-    found: dict[int, int] = {}
+    bases: dict[int, int] = {}
     for group in groups.values():
         for index in group:
             if ratio not in rows[index].figures:
@@ -240,8 +240,8 @@ def others_of(rows: Sequence[Row], ratio: str) -> dict[int, int]:
             fitting = [other for other in others if _is_meant(rows[index], rows[other], ratio, keys)]
             same = [other for other in fitting if all(_agree(rows[index], rows[other], key) for key in BATCHES)]
             if len(same) == 1 or len(fitting) == 1:
-                found[index] = (same if len(same) == 1 else fitting)[0]
-    return found
+                bases[index] = (same if len(same) == 1 else fitting)[0]
+    return bases
 
 
 def _is_meant(row: Row, other: Row, ratio: str, keys: tuple[str, ...]) -> bool:

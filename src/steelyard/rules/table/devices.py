@@ -39,9 +39,9 @@ def device_of(row: Row) -> Known | None:
     """Return the known limits of the accelerator of a row, by its accelerator or the name of its system."""
     for key in ("accelerator", "system"):
         name = row.get(key)
-        found = look_up(str(name)[:MAX_NAME]) if name is not None else None
-        if found is not None:
-            return found
+        known = look_up(str(name)[:MAX_NAME]) if name is not None else None
+        if known is not None:
+            return known
     return None
 
 
@@ -56,11 +56,11 @@ def look_up(name: str) -> Known | None:
     limits = [entry["power_limit_w"] for entry in fitting]
     peaks: dict[str, tuple[float, float]] = {}
     for kind in {kind for entry in fitting for kind in entry["peak_flops"]}:
-        found = [entry["peak_flops"].get(kind) for entry in fitting]
-        if None not in found:
+        flops = [entry["peak_flops"].get(kind) for entry in fitting]
+        if None not in flops:
             # One card of two dies may count as one device or as two.
             dies = [entry["dies"] if entry["scope"] == "die" else 1 for entry in fitting]
-            peaks[kind] = (min(found), max(peak * count for peak, count in zip(found, dies, strict=True)))
+            peaks[kind] = (min(flops), max(peak * count for peak, count in zip(flops, dies, strict=True)))
     limit = None if None in limits else float(max(limits))
     return Known(tuple(dict.fromkeys(entry["model"] for entry in fitting)), limit, peaks)
 
@@ -69,8 +69,8 @@ def peak_of(row: Row) -> tuple[float, float] | None:
     """Return the lowest and highest peak that the device of a row may have in its precision, in FLOP/s per device."""
     known, precision = device_of(row), str(row.get("precision") or "").lower()
     kinds = KINDS.get(precision, (precision,))
-    found = [known.peaks[kind] for kind in kinds if kind in known.peaks] if known is not None else []
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+    peaks = [known.peaks[kind] for kind in kinds if kind in known.peaks] if known is not None else []
+    return (min(low for low, _ in peaks), max(high for _, high in peaks)) if peaks else None
 
 
 def _is_named(model: str, name: str) -> bool:

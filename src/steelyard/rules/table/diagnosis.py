@@ -132,13 +132,13 @@ def diagnose(table: RowTable) -> list[Diagnosis]:
     if not _last or _last[0][0] is not table:
         peers = peers_of(table)
         clashing = [index for index in range(len(peers.rows)) if solve(given_of(peers, index)).clash is not None]
-        found = _explain_rows(peers, Peers(table, cuts=True), clashing[:MAX_DIAGNOSED]) if clashing else []
+        diagnoses = _explain_rows(peers, Peers(table, cuts=True), clashing[:MAX_DIAGNOSED]) if clashing else []
         if len(clashing) > MAX_DIAGNOSED:
             rows = tuple(peers.rows[index] for index in clashing[MAX_DIAGNOSED:])
             message = f"the figures of {len(rows)} more rows contradict each other; these were not looked at closely"
-            found.append(Diagnosis("SY504", rows, math.log1p(LARGE), message, ""))
-        found = find_swaps(found)
-        _last[:] = [(table, [*_gather(_gather_cut(found)), *(_split(peers, *camps) for camps in peers.split)])]
+            diagnoses.append(Diagnosis("SY504", rows, math.log1p(LARGE), message, ""))
+        diagnoses = find_swaps(diagnoses)
+        _last[:] = [(table, [*_gather(_gather_cut(diagnoses)), *(_split(peers, *camps) for camps in peers.split)])]
     return _last[0][1]
 
 
@@ -147,7 +147,7 @@ def _explain_rows(peers: Peers, wide: Peers, clashing: list[int]) -> list[Diagno
     cuts = [index for index in clashing if solve(given_of(wide, index)).clash is None]
     # A table that cuts its digits in several rows does so everywhere.
     used = wide if len(cuts) > 1 else peers
-    made = [found for index in clashing if index not in set(cuts) for found in Clash.of(used, index)]
+    made = [diagnosis for index in clashing if index not in set(cuts) for diagnosis in Clash.of(used, index)]
     return made + [Clash(wide, index, given_of(peers, index), Solved({})).explain_cut() for index in cuts]
 
 
@@ -183,18 +183,18 @@ class Clash:
     def of(peers: Peers, index: int) -> list[Diagnosis]:
         """Return the contradictions of a row; each is explained without the figures of those before."""
         left = given_of(peers, index)
-        found: list[Diagnosis] = []
-        while len(found) < MAX_OF_ROW:
+        diagnoses: list[Diagnosis] = []
+        while len(diagnoses) < MAX_OF_ROW:
             solved = solve(left)
             if solved.clash is None:
                 break
             made = Clash(peers, index, left, solved).explained()
-            found += made
+            diagnoses += made
             doubted = [entry.suspect.name for entry in made if entry.suspect is not None]
             if not doubted:
                 break
             left = without(left, doubted)
-        return found
+        return diagnoses
 
     def explained(self) -> list[Diagnosis]:
         """Return the first mistake that explains the contradiction; if ratios contradict a figure, each of them."""
@@ -215,13 +215,13 @@ class Clash:
             if solve({**left, name: self.given[name]}).clash is None:
                 left[name] = self.given[name]
                 cut_names.remove(name)
-        found: list[WrongFigure] = []
+        wrong: list[WrongFigure] = []
         for name in cut_names:
             deduced = solve(without(left, (name,))).known.get(name)
-            found += self._find_wrong(Suspect(name, self.given[name], deduced))
-        parts = [f"{entry.name} {entry.printed} is {entry.recomputed} by the other figures" for entry in found]
+            wrong += self._find_wrong(Suspect(name, self.given[name], deduced))
+        parts = [f"{entry.name} {entry.printed} is {entry.recomputed} by the other figures" for entry in wrong]
         message = "; ".join(parts) or "figures contradict each other in the last digit"
-        return Diagnosis("SY504", (self.row,), 0.0, message, "", tuple(found), is_cut=True)
+        return Diagnosis("SY504", (self.row,), 0.0, message, "", tuple(wrong), is_cut=True)
 
     def _explain_ratios(self) -> list[Diagnosis]:
         """Return one diagnosis for each ratio that contradicts its base, if the rest of the row is consistent."""
@@ -231,20 +231,20 @@ class Clash:
         solved = solve(rest)
         if len(own) < 2 or solved.clash is not None:
             return []
-        found = []
+        diagnoses = []
         for name in own:
             deduced = solved.known.get(name)
             suspect = Suspect(name, self.given[name], deduced)
             if deduced is not None and suspect.gap > TINY:
-                found.append(self._explain_figure(suspect, rest))
-        if len(found) < 2:
-            return found
+                diagnoses.append(self._explain_figure(suspect, rest))
+        if len(diagnoses) < 2:
+            return diagnoses
         for blamed in self._sort_suspects():
             if blamed.name not in RATIOS and blamed.deduced is not None:
                 metric, amount = self.amounts[blamed.name]
                 hint = f"all would fit {metric} {in_unit_of(amount, blamed.deduced.middle)} instead of {amount.text}"
-                return [replace(made, evidence=f"{made.evidence}; {hint}") for made in found]
-        return found
+                return [replace(made, evidence=f"{made.evidence}; {hint}") for made in diagnoses]
+        return diagnoses
 
     def _find_unit_slip(self) -> Diagnosis | None:
         best: tuple[float, Suspect, str] | None = None
@@ -399,16 +399,33 @@ class Clash:
             if (self.index, name) not in self.peers.exact
         }
         given = {**self.peers.constants(self.index), **self.peers.given[self.index], **exact}
-        found = solve({name: given[name] for name in basis}).known.get(suspect.name)
-        return (found or suspect.deduced).middle
+        given |= self._base_figures(suspect.name, given)
+        central = solve({name: given[name] for name in basis}).known.get(suspect.name)
+        return (central or suspect.deduced).middle
+
+    def _base_figures(self, ratio: str, given: Mapping[str, Bounds]) -> dict[str, Bounds]:
+        """Return what the base row of a ratio prints, without its rounding: 9500 over 2500 is 3.8."""
+        index = self.peers.base_of(self.index, ratio) if ratio in RATIOS else None
+        if index is None or index == self.index:
+            return {}
+        row = self.peers.rows[index]
+        named = ((variable(row, metric), amount.value) for metric, amount in row.figures.items())
+        figures = {name: exactly(value) for name, value in named if name is not None and value > 0}
+        counts = {key: exactly(count) for key in ("devices", "nodes") if (count := row.number(key))}
+        known = solve({**figures, **counts}).known
+        return {
+            name: known[stem]
+            for name in given
+            if name in BASES and (stem := name.rpartition("base_")[2]) in known and overlap(known[stem], given[name])
+        }
 
     def _list_names(self) -> list[str]:
         return [name for name in self.amounts if name in self.names]
 
     def _sort_suspects(self) -> list[Suspect]:
         """Return the printed suspects; derived figures first, because they are more likely to be wrong."""
-        found = [suspect for name, suspect in self.suspects.items() if name in self.amounts]
-        return sorted(found, key=lambda suspect: (-_MADE_FROM_OTHERS.get(suspect.name, 0), suspect.name))
+        suspects = [suspect for name, suspect in self.suspects.items() if name in self.amounts]
+        return sorted(suspects, key=lambda suspect: (-_MADE_FROM_OTHERS.get(suspect.name, 0), suspect.name))
 
     def _find_other_bases(self, name: str) -> Iterator[Row | None]:
         """Yield the rows of the same table that give the printed ratio if used as base."""
@@ -482,10 +499,10 @@ def digit_slip(amount: Amount, deduced: Bounds) -> str:
     return ""
 
 
-def find_swaps(found: list[Diagnosis]) -> list[Diagnosis]:
+def find_swaps(diagnoses: list[Diagnosis]) -> list[Diagnosis]:
     """Merge pairs of contradictions into one if the figures fit each other's rows: whole columns, or two rows."""
     by_figure: defaultdict[tuple[str, str, str], list[Diagnosis]] = defaultdict(list)
-    for made in found:
+    for made in diagnoses:
         if made.suspect is not None and made.suspect.deduced is not None and made.code in ("SY504", "SY508"):
             by_figure[made.rows[0].source, made.rows[0].table, made.suspect.name].append(made)
     pairs: defaultdict[tuple[object, ...], list[tuple[Diagnosis, Diagnosis]]] = defaultdict(list)
@@ -499,7 +516,7 @@ def find_swaps(found: list[Diagnosis]) -> list[Diagnosis]:
                 taken |= {id(made), id(other)}
                 pairs[name, *_find_apart(made.rows[0], other.rows[0])].append((made, other))
     swapped = [_merge_swapped(str(key[0]), members) for key, members in pairs.items()]
-    return [*(made for made in found if id(made) not in taken), *swapped]
+    return [*(made for made in diagnoses if id(made) not in taken), *swapped]
 
 
 def _fit_each_other(a: Diagnosis, b: Diagnosis) -> bool:
@@ -533,11 +550,11 @@ def _merge_swapped(name: str, members: list[tuple[Diagnosis, Diagnosis]]) -> Dia
     return Diagnosis("SY512", rows, worst.gap, message, evidence, wrong, worst.suspect)
 
 
-def _gather_cut(found: list[Diagnosis]) -> list[Diagnosis]:
+def _gather_cut(diagnoses: list[Diagnosis]) -> list[Diagnosis]:
     """Merge all rows whose digits were cut into one note."""
-    cuts = [made for made in found if made.is_cut]
+    cuts = [made for made in diagnoses if made.is_cut]
     if not cuts:
-        return found
+        return diagnoses
     rows = tuple(made.rows[0] for made in cuts)
     names = dict.fromkeys(entry.name for made in cuts for entry in made.wrong)
     what = " and ".join(names) or "figures"
@@ -546,15 +563,15 @@ def _gather_cut(found: list[Diagnosis]) -> list[Diagnosis]:
     evidence = listed([made.message for made in cuts], 4)
     wrong = tuple(entry for made in cuts for entry in made.wrong)
     joined = Diagnosis("SY504", rows, 0.0, message, evidence, wrong, is_cut=True)
-    return [*(made for made in found if not made.is_cut), joined]
+    return [*(made for made in diagnoses if not made.is_cut), joined]
 
 
-def _gather(found: list[Diagnosis]) -> list[Diagnosis]:
+def _gather(diagnoses: list[Diagnosis]) -> list[Diagnosis]:
     """Merge small differences in work into one finding, so that they do not hide the large ones."""
-    small = [made for made in found if made.code == "SY503" and made.severity == "note"]
+    small = [made for made in diagnoses if made.code == "SY503" and made.severity == "note"]
     if len(small) < 2:
-        return found
-    out = [made for made in found if made not in small]
+        return diagnoses
+    out = [made for made in diagnoses if made not in small]
     by_work: dict[object, list[Diagnosis]] = {}
     for made in small:
         by_work.setdefault(work_key(made.rows[0]), []).append(made)

@@ -101,7 +101,7 @@ class Peers:
 
     def follows(self, index: int, ratio: str) -> bool:
         """Return whether a ratio follows from a figure that its row and the base row print."""
-        base = self._find_base(index, ratio)
+        base = self.base_of(index, ratio)
         stated = self.given[index][ratio]
         if base is None or base == index:
             return False
@@ -118,7 +118,7 @@ class Peers:
                 return overlap(Bounds(low - growth, high - growth), stated)
         return False
 
-    def _find_base(self, index: int, ratio: str) -> int | None:
+    def base_of(self, index: int, ratio: str) -> int | None:
         """Return the row that a ratio is relative to, if it is in the table."""
         if ratio in self.over:
             return self.over[ratio].get(index)
@@ -128,8 +128,8 @@ class Peers:
     def bounds(self, index: int, name: str) -> Bounds | None:
         """Return a row's own interval for a quantity, or None if its figures contradict each other."""
         solved: Solved = self.solved[index]
-        found = solved.known.get(name) if solved.clash is None else None
-        return last_batch(found, self.rows[index]) if found and name == "epoch_work" else found
+        known = solved.known.get(name) if solved.clash is None else None
+        return last_batch(known, self.rows[index]) if known and name == "epoch_work" else known
 
     def _group(self, key: Callable[[Row], Hashable]) -> list[list[int]]:
         if key in self._groups:
@@ -148,8 +148,8 @@ class Peers:
 
     def _share(self, name: str, groups: list[list[int]]) -> None:
         for group in groups:
-            having = [(index, found) for index in group if (found := self.bounds(index, name))]
-            camps = vote([found for _, found in having])
+            having = [(index, bounds) for index in group if (bounds := self.bounds(index, name))]
+            camps = vote([bounds for _, bounds in having])
             won = merge(camps)
             if won is None or not _is_enough(name, len(won[1]), len(having)):
                 if len(camps) == 2 and name == "epoch_work":

@@ -203,46 +203,46 @@ def item_of(row: Row) -> str:
 
 def observed(row: Row, *, cuts: bool = False) -> dict[str, Bounds]:
     """Return the figures and counts that a row states, as bounds of their logarithms; `cuts`: digits may be cut."""
-    found: dict[str, Bounds] = {}
+    given: dict[str, Bounds] = {}
     for metric, amount in row.figures.items():
         name = variable(row, metric)
-        if name is not None and name not in found:
-            found[name] = cut(bounds_of(amount)) if cuts else bounds_of(amount)
+        if name is not None and name not in given:
+            given[name] = cut(bounds_of(amount)) if cuts else bounds_of(amount)
     for key in ("devices", "nodes"):
         count = row.number(key)
         if count:
-            found[key] = exactly(count)
+            given[key] = exactly(count)
     batch, samples = samples_of(row, row.number("global_batch")), samples_of(row, row.number("epoch_samples"))
     if samples:
-        found["epoch_work"] = last_batch(exactly(samples), row)
+        given["epoch_work"] = last_batch(exactly(samples), row)
     if batch and _is_one_batch_a_step(row):
-        found["step_work"] = exactly(batch)
-    return found | _find_links(row, found, samples)
+        given["step_work"] = exactly(batch)
+    return given | _find_links(row, given, samples)
 
 
-def _find_links(row: Row, found: Mapping[str, Bounds], samples: float | None) -> dict[str, Bounds]:
+def _find_links(row: Row, given: Mapping[str, Bounds], samples: float | None) -> dict[str, Bounds]:
     """Return what links figures of a row and is not printed: total work, length of a sequence, peak, billing."""
     links: dict[str, Bounds] = {}
     epochs, length = row.number("epochs"), row.number("sequence_length")
-    if samples and epochs and "work_done" not in found:
+    if samples and epochs and "work_done" not in given:
         links["work_done"] = last_batch(exactly(samples * epochs), row)
-    if "work_done" in (*found, *links):
+    if "work_done" in (*given, *links):
         links["overhead"] = Bounds(0.0, math.log(OVERHEAD))
-    if "other_rate" in found and length:
+    if "other_rate" in given and length:
         links["length_ratio"] = exactly(length if item_of(row) == "tokens" else 1 / length)
-    peak = peak_of(row) if "mfu" in found else None
+    peak = peak_of(row) if "mfu" in given else None
     if peak:
         links["peak"] = Bounds(math.log(peak[0]), math.log(peak[1]))
-    return {**links, **_find_billed(row, found)} if "cost" in found else links
+    return {**links, **_find_billed(row, given)} if "cost" in given else links
 
 
-def _find_billed(row: Row, found: Mapping[str, Bounds]) -> dict[str, Bounds]:
+def _find_billed(row: Row, given: Mapping[str, Bounds]) -> dict[str, Bounds]:
     """Return how often a price per hour is paid: once, per node or per device, whichever fits; empty if unknown."""
-    price, time = found.get("cost_per_hour"), found.get("train_time")
+    price, time = given.get("cost_per_hour"), given.get("train_time")
     currencies = {row.figures[metric].unit.partition("/")[0] for metric in ("cost", "cost_per_hour") if price}
     if price is None or time is None or len(currencies) > 1:
         return {}
-    paid = math.log(found["cost"].middle / price.middle / time.middle)
+    paid = math.log(given["cost"].middle / price.middle / time.middle)
     counts = {1.0, row.number("nodes") or 1.0, row.number("devices") or 1.0}
     return {"billed": exactly(min(counts, key=lambda count: abs(paid - math.log(count))))}
 

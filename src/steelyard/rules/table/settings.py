@@ -19,9 +19,23 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Amount, Pair, Row, Setting
 
 Role = Literal[
-    "system", "size", "work", "data", "amount", "arithmetic", "weights", "training", "batches",
-    "input", "implementation", "threads", "tuning", "software", "environment", "evidence",
-]  # fmt: skip
+    "system",
+    "size",
+    "work",
+    "data",
+    "amount",
+    "arithmetic",
+    "weights",
+    "training",
+    "batches",
+    "input",
+    "implementation",
+    "threads",
+    "tuning",
+    "software",
+    "environment",
+    "evidence",
+]
 """What a setting affects: system: the machine; size: the number of devices; work: what is computed; data: the data set;
 amount: how much is computed; arithmetic: precision and optimizer; weights: their number format and when they are cast;
 training: what is learnt, not the speed; batches: the batch sizes; input: data loading; implementation: how the same
@@ -118,6 +132,8 @@ BY_TORCH = "default: "
 """Before a value that torch chose for the machine: two such values are no difference in tuning."""
 OPTION = "model."
 """Before the name of an option of the model, as in a study: `model.width`."""
+OF_RUNS = ("batches", "weights", "training", "implementation", "tuning")
+"""Roles of settings that are chosen for a run, not those of its machine."""
 BATCHES = ("batch", "global_batch", "accumulation")
 TUNABLE = ("batches", "input", "implementation", "threads", "tuning")
 """Roles that may be tuned separately for each side."""
@@ -125,11 +141,23 @@ TUNABLE = ("batches", "input", "implementation", "threads", "tuning")
 # Settings that change with a factor.
 FOLLOWS: dict[str, tuple[str, ...]] = {
     "model": (
-        "model_options", "task", "optimizer", "optimizer_kernel", "learning_rate", "sequence_length", "attention",
+        "model_options",
+        "task",
+        "optimizer",
+        "optimizer_kernel",
+        "learning_rate",
+        "sequence_length",
+        "attention",
     ),
     "mode": (
-        "optimizer", "optimizer_kernel", "learning_rate", "parallel", "backend", "gradient_as_bucket_view",
-        "parameter_precision", "autocast",
+        "optimizer",
+        "optimizer_kernel",
+        "learning_rate",
+        "parallel",
+        "backend",
+        "gradient_as_bucket_view",
+        "parameter_precision",
+        "autocast",
     ),
     "dataset": ("data_identity", "epoch_samples", "filesystem"),
     "data_identity": ("dataset", "epoch_samples", "filesystem"),
@@ -141,13 +169,21 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "autocast": ("parameter_precision",),
     "framework": ("build", "container", "optimizer", "compile", "backend", "optimizer_kernel", "attention"),
     "container": ("build", "framework", "variables"),
-}  # fmt: skip
+}
 # Settings whose values are spelled with or without spaces and hyphens.
 _NAMES = ("system", "accelerator", "task", "model", "dataset", "precision", "optimizer", "parallel", "framework")
 _PRECISIONS = {
-    "float32": "fp32", "single": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float64": "fp64",
-    "double": "fp64", "amp": "mixed", "mixedprecision": "mixed", "automaticmixedprecision": "mixed",
-}  # fmt: skip
+    "float32": "fp32",
+    "single": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "float64": "fp64",
+    "double": "fp64",
+    "amp": "mixed",
+    "mixedprecision": "mixed",
+    "automaticmixedprecision": "mixed",
+}
 _MIXED = ("fp16", "bf16", "fp8")
 
 # Values of `parallel` that mean none.
@@ -161,11 +197,11 @@ Likeness = Literal["same", "different", "unclear"]
 
 def setting_groups() -> dict[str, list[str]]:
     """Return the names of all settings that can be a factor, by what they affect."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for key, role in SETTINGS.items():
         if role != "evidence":
-            found.setdefault(role, []).append(key)
-    return found
+            groups.setdefault(role, []).append(key)
+    return groups
 
 
 @dataclass(frozen=True)
@@ -200,52 +236,56 @@ def differences(a: Row, b: Row) -> list[Difference]:
 def confounders(pair: Pair) -> tuple[Difference, ...]:
     """Return the differences, except for the factor under study and what follows from it."""
     meant = meant_to_differ(pair)
-    return tuple(found for found in differences(pair.a, pair.b) if found.key not in meant)
+    return tuple(difference for difference in differences(pair.a, pair.b) if difference.key not in meant)
 
 
 def blocking(pair: Pair) -> list[Difference]:
     """Return the confounders that make a ratio invalid, such as different work, precision or batch."""
-    return [found for found in confounders(pair) if blocks(pair, found)]
+    return [difference for difference in confounders(pair) if blocks(pair, difference)]
 
 
 def unclear(pair: Pair) -> list[str]:
     """Return the settings that only one row states, or whose values may mean the same; without the factor's own."""
     meant, one_source = meant_to_differ(pair), pair.a.source == pair.b.source
-    found = []
+    settings = []
     for key, role in SETTINGS.items():
         if key in meant or role in ("evidence", "environment") or key in ("build", "variables", "container", "preset"):
             continue
         a, b = stated(pair.a, key), stated(pair.b, key)
         if a is not None and b is not None and alike(key, a, b, one_source=one_source) == "unclear":
-            found.append(f"{key} ({_shorten(a)} vs {_shorten(b)})")
+            settings.append(f"{key} ({_shorten(a)} vs {_shorten(b)})")
         elif (a is None) != (b is None) and not implied(pair, key):
-            found.append(f"{key} ({_shorten(a) if a is not None else _shorten(b)})")
-    return found
+            settings.append(f"{key} ({_shorten(a) if a is not None else _shorten(b)})")
+    return settings
 
 
-def blocks(pair: Pair, found: Difference) -> bool:
+def blocks(pair: Pair, difference: Difference) -> bool:
     """Return whether a difference makes a ratio invalid. A setting tuned separately for each side does not."""
-    if found.key in pair.tuned and found.role in TUNABLE:
+    if difference.key in pair.tuned and difference.role in TUNABLE:
         return False
-    if found.key == "global_batch" and about_quality(pair.metric) and {"devices", "nodes"} & keys_named(pair.factor):
+    if (
+        difference.key == "global_batch"
+        and about_quality(pair.metric)
+        and {"devices", "nodes"} & keys_named(pair.factor)
+    ):
         # Weak scaling keeps the batch per device; the changed global batch affects learning, which is a warning.
         return not _is_equal(pair, "batch")
-    if found.role == "batches":
+    if difference.role == "batches":
         return not (_is_equal(pair, "global_batch") and _is_equal(pair, "devices"))
-    if found.role == "training":
+    if difference.role == "training":
         return about_quality(pair.metric)
-    if found.key == "epochs":
+    if difference.key == "epochs":
         return about_training(pair.metric)
-    if found.role == "amount":
+    if difference.role == "amount":
         return not about_rate(pair)
-    if found.role == "size":
+    if difference.role == "size":
         # The same number of devices on other nodes does the same work.
-        return found.key == "devices" or not _is_equal(pair, "devices")
-    if found.role == "threads":
+        return difference.key == "devices" or not _is_equal(pair, "devices")
+    if difference.role == "threads":
         # Machines differ in their CPUs.
         return on_cpu(pair.a) and on_cpu(pair.b) and (not _is_about_system(pair) or _is_equal(pair, "system"))
     # With data generated on the device, the figure does not include the input pipeline.
-    return found.role in ("system", "work", "data", "arithmetic", "weights") or found.key == "loader.place"
+    return difference.role in ("system", "work", "data", "arithmetic", "weights") or difference.key == "loader.place"
 
 
 def on_cpu(row: Row) -> bool:
@@ -255,8 +295,8 @@ def on_cpu(row: Row) -> bool:
 
 def follows_size(rows: Iterable[Row]) -> set[str]:
     """Return the settings that may change with the number of devices along these rows."""
-    found = {key for key, role in SETTINGS.items() if role == "batches"} | {"parallel", "backend"}
-    return found if any(map(on_cpu, rows)) else found | {"threads"}
+    keys = {key for key, role in SETTINGS.items() if role == "batches"} | {"parallel", "backend"}
+    return keys if any(map(on_cpu, rows)) else keys | {"threads"}
 
 
 def _is_about_system(pair: Pair) -> bool:
@@ -302,6 +342,16 @@ def meant_to_differ(pair: Pair) -> frozenset[str]:
     if {"global_batch", "devices"} & (meant | follows) and _is_rate_scaled(pair):
         follows.add("learning_rate")
     return frozenset(meant | follows)
+
+
+def carried_along(pair: Pair) -> list[Difference]:
+    """Return the differences in what is chosen for a run that the factor takes along, such as the batch of the job."""
+    meant = meant_to_differ(pair)
+    return [
+        one
+        for one in differences(pair.a, pair.b)
+        if one.role in OF_RUNS and one.key != pair.factor and one.key in meant
+    ]
 
 
 def keys_named(factor: str) -> set[str]:

@@ -58,31 +58,51 @@ def unit_of(text: str) -> tuple[Kind, float] | None:
     count = _COUNT.fullmatch(text)
     if count is not None:
         return "count", PREFIXES[count["prefix"]]
-    found = _RATE.fullmatch(text)
-    if found is None or found["item"] not in ITEMS:
+    rate = _RATE.fullmatch(text)
+    if rate is None or rate["item"] not in ITEMS:
         return _price_of(text)
-    if found["per"] in TIMES:
-        return "rate", PREFIXES[found["prefix"]] / TIMES[found["per"]]
-    if found["per"] in ENERGIES:
-        return "per_energy", PREFIXES[found["prefix"]] / ENERGIES[found["per"]]
+    if rate["per"] in TIMES:
+        return "rate", PREFIXES[rate["prefix"]] / TIMES[rate["per"]]
+    if rate["per"] in ENERGIES:
+        return "per_energy", PREFIXES[rate["prefix"]] / ENERGIES[rate["per"]]
     return None
 
 
 def _price_of(text: str) -> tuple[Kind, float] | None:
     """Return the kind and the factor of a price such as $/h or $/Mtokens."""
-    found = _PRICE.fullmatch(text)
-    if found is None or found["money"] not in MONEY:
+    price = _PRICE.fullmatch(text)
+    if price is None or price["money"] not in MONEY:
         return None
-    if found["per"] in TIMES:
-        return "money_rate", 1 / TIMES[found["per"]]
-    count = _COUNT.fullmatch(found["per"])
+    if price["per"] in TIMES:
+        return "money_rate", 1 / TIMES[price["per"]]
+    count = _COUNT.fullmatch(price["per"])
     return ("money_per_item", 1 / PREFIXES[count["prefix"]]) if count else None
+
+
+def base_unit(unit: str) -> str:
+    """Return the unit of a figure's value, whatever unit it was printed in."""
+    known = unit_of(unit)
+    if known is None or known[0] in ("ratio", "count", "money"):
+        return unit
+    money, _, per = unit.partition("/")
+    count = _COUNT.fullmatch(per)
+    bases: dict[Kind, str] = {
+        "time": "s",
+        "energy": "J",
+        "power": "W",
+        "memory": "B",
+        "rate": f"{counted(unit)}/s",
+        "per_energy": f"{counted(unit)}/J",
+        "money_rate": f"{money}/s",
+        "money_per_item": f"{money}/{count['item'] if count else per}",
+    }
+    return bases[known[0]]
 
 
 def counted(unit: str) -> str:
     """Return what a rate counts, such as `images` for images/s; empty for other units."""
-    found = _RATE.fullmatch(unit)
-    return found["item"] if found else ""
+    rate = _RATE.fullmatch(unit)
+    return rate["item"] if rate else ""
 
 
 def printed(text: str) -> tuple[float, float, float] | None:
@@ -92,16 +112,16 @@ def printed(text: str) -> tuple[float, float, float] | None:
     which gives the wider interval: 4200 is 4150 to 4250, 4200.0 is 4199.95 to 4200.05, and 100 is 95 to 105. A comma
     separates thousands.
     """
-    found = _NUMBER.fullmatch(text) if len(text) <= MAX_NUMBER else None
-    if found is None:
+    match = _NUMBER.fullmatch(text) if len(text) <= MAX_NUMBER else None
+    if match is None:
         return None
-    value, whole, fraction = float(text.replace(",", "")), found["whole"].replace(",", ""), found["fraction"]
+    value, whole, fraction = float(text.replace(",", "")), match["whole"].replace(",", ""), match["fraction"]
     if fraction is not None:
         last = -len(fraction)
     else:
         digits, meant = whole.rstrip("0"), whole.lstrip("0")
         last = min(len(whole) - len(digits), max(0, len(meant) - 2)) if digits else 0
-    half = 0.5 * 10.0 ** (last + int(found["power"] or 0))
+    half = 0.5 * 10.0 ** (last + int(match["power"] or 0))
     return value, value - half, value + half
 
 
@@ -110,15 +130,15 @@ def clock(text: str, unit: str) -> tuple[float, float, float] | None:
 
     Half of the last unit is the rounding: half a second, or half a minute for h:mm.
     """
-    found = _CLOCK.fullmatch(text) if len(text) <= MAX_NUMBER else None
-    if found is None or (found["first"] is not None) != (unit == "h:mm:ss"):
+    match = _CLOCK.fullmatch(text) if len(text) <= MAX_NUMBER else None
+    if match is None or (match["first"] is not None) != (unit == "h:mm:ss"):
         return None
-    middle, last = int(found["middle"]), int(found["last"])
-    if last > 59 or (found["first"] is not None and middle > 59) or (unit == "h:mm" and found["fraction"]):
+    middle, last = int(match["middle"]), int(match["last"])
+    if last > 59 or (match["first"] is not None and middle > 59) or (unit == "h:mm" and match["fraction"]):
         return None
     scale = 60 if unit == "h:mm" else 1
-    seconds = 3600 * int(found["first"] or 0) + scale * (60 * middle + last) + float(found["fraction"] or 0)
-    half = 0.5 * scale * 10.0 ** -(len(found["fraction"]) - 1 if found["fraction"] else 0)
+    seconds = 3600 * int(match["first"] or 0) + scale * (60 * middle + last) + float(match["fraction"] or 0)
+    half = 0.5 * scale * 10.0 ** -(len(match["fraction"]) - 1 if match["fraction"] else 0)
     return seconds, max(0.0, seconds - half), seconds + half
 
 

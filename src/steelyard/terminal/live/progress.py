@@ -196,11 +196,11 @@ class Progress:
         # It imports rules, which the first run need not wait for.
         from steelyard.rules.statistics.runs import too_short
 
-        for found in too_short(record) if self._says_too_short else ():
-            if found.code not in self._warned:
-                self._warned.add(found.code)
-                self.say(f"  warning: {found.code} {found.message}")
-                self.say(f"  fix: {found.fix}{': ' if found.command else ''}{command_line(found.command)}")
+        for finding in too_short(record) if self._says_too_short else ():
+            if finding.code not in self._warned:
+                self._warned.add(finding.code)
+                self.say(f"  warning: {finding.code} {finding.message}")
+                self.say(f"  fix: {finding.fix}{': ' if finding.command else ''}{command_line(finding.command)}")
 
     def _spent_s(self) -> float:
         return time.monotonic() - self._begun_s

@@ -60,13 +60,13 @@ def look_up(name: str, memory_bytes: float | None = None) -> DeviceFacts:
 def table() -> tuple[Entry, ...]:
     """Return all devices of `facts.json`."""
     known = {field.name for field in fields(DeviceFacts)}
-    found = []
+    entries = []
     for data in json.loads(TABLE.read_text(encoding="utf-8")):
         facts = {key: value for key, value in data.items() if key in known}
         facts["peak_flops"] = {kind: flops for kind, flops in data["peak_flops"].items() if flops is not None}
         patterns = tuple(re.compile(pattern, re.IGNORECASE) for pattern in data["patterns"])
-        found.append(Entry(patterns, from_json_object(DeviceFacts, {"name": "", **facts})))
-    return tuple(found)
+        entries.append(Entry(patterns, from_json_object(DeviceFacts, {"name": "", **facts})))
+    return tuple(entries)
 
 
 def _common(candidates: list[DeviceFacts]) -> DeviceFacts:

@@ -56,7 +56,7 @@ def device_events(module: Any, kind: str, run: Callable[[], None]) -> tuple[list
             run()
             module.synchronize()
             done = True
-        found = [
+        events = [
             (event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
             for event in seen.events() or ()
             if event.device_type != DeviceType.CPU and not _is_mark(event)
@@ -69,9 +69,9 @@ def device_events(module: Any, kind: str, run: Callable[[], None]) -> tuple[list
             run()
         what = "failed" if done else "cannot start"
         return None, " ".join(f"the profiler {what}: {error}".split())[:REASON_CHARACTERS]
-    if not found:
+    if not events:
         return None, "the profiler saw no kernel: the vendor's profiling library is missing or not permitted here"
-    return found, ""
+    return events, ""
 
 
 def _is_mark(event: Any) -> bool:
@@ -94,13 +94,13 @@ def _synchronisations(module: Any) -> Iterator[list[warnings.WarningMessage] | N
         return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found: list[warnings.WarningMessage] = []
+        warned: list[warnings.WarningMessage] = []
         mode("warn")
         try:
-            yield found
+            yield warned
         finally:
             mode("default")
-            found += [warning for warning in caught if SYNCHRONISING in str(warning.message)]
+            warned += [warning for warning in caught if SYNCHRONISING in str(warning.message)]
 
 
 def covered_s(spans: Sequence[tuple[float, float]]) -> float:

@@ -1,4 +1,4 @@
-"""Devices that torch drives, behind one interface: CUDA, ROCm, XPU, HPU, MPS and the CPU.
+"""Devices that torch drives, behind one interface: CUDA, ROCm, XPU, HPU and the CPU.
 
 Timed events are used if the backend has them. Otherwise the host's clock is read after a synchronisation. On the CPU,
 which computes synchronously, the host's clock is enough.
@@ -47,7 +47,7 @@ def open_device(family: str, rank: int, local_rank: int, local_world: int = 1) -
     kind = (accelerator_name(torch) or "cpu") if family == "auto" else family
     if not available(torch, kind):
         raise InputError(
-            f"torch {torch.__version__} found no {kind!r} device on this node",
+            f"torch {torch.__version__} found no {kind} device on this node",
             next_step="run steelyard doctor to see why, or use --device cpu",
         )
     if kind == "cpu":
@@ -258,11 +258,11 @@ class _Accelerator(TorchDevice):
 
     def pci_address(self) -> str | None:
         """Return domain, bus and device number, if torch knows them."""
-        found = self._properties()
-        bus, place = getattr(found, "pci_bus_id", None), getattr(found, "pci_device_id", None)
+        properties = self._properties()
+        bus, place = getattr(properties, "pci_bus_id", None), getattr(properties, "pci_device_id", None)
         if bus is None or place is None:
             return None
-        return f"{getattr(found, 'pci_domain_id', 0):04x}:{bus:02x}:{place:02x}.0"
+        return f"{getattr(properties, 'pci_domain_id', 0):04x}:{bus:02x}:{place:02x}.0"
 
     def identity(self) -> str | None:
         """Return the driver's UUID, or the PCI address in older releases of torch, and the slice of the device."""
@@ -343,14 +343,14 @@ class EventDevice(_Accelerator):
             times = self.seconds(events)
             if busy:
                 # The device has passed them at its own speed.
-                found = EventCost(device_s=float(times[-1] - times[0]) / (COST_EVENTS - 1), host_s=host_s)
+                cost = EventCost(device_s=float(times[-1] - times[0]) / (COST_EVENTS - 1), host_s=host_s)
                 break
         else:
-            found = None
+            cost = None
         del load
         # The run has not begun.
         self.forget_memory()
-        return found
+        return cost
 
     def load(self) -> Callable[[], Any]:
         """Return a function that enqueues some work."""

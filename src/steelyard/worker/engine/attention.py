@@ -41,13 +41,16 @@ class _Calls(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
-        self.found: dict[str, tuple[Any, Any]] = {}
+        self.arguments: dict[str, tuple[Any, Any]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one function."""
         if func is functional.scaled_dot_product_attention:
             # Layers of the same shape get the same kernel.
-            self.found[str([_form(given) for given in (*args, *sorted((kwargs or {}).items()))])] = args, kwargs or {}
+            self.arguments[str([_form(given) for given in (*args, *sorted((kwargs or {}).items()))])] = (
+                args,
+                kwargs or {},
+            )
         return func(*args, **(kwargs or {}))
 
 
@@ -67,7 +70,7 @@ def kernels(make: Callable[[], ModelBundle], spec: RunSpec, device: torch.device
         with Agreeing(), calls:
             _call(bundle, spec)
     try:
-        chosen = {_choice(*given, device, dtype, train=train) for given in calls.found.values()}
+        chosen = {_choice(*given, device, dtype, train=train) for given in calls.arguments.values()}
     except NotImplementedError:
         return None
     return ", ".join(sorted(chosen)) or None
@@ -113,19 +116,17 @@ def _choice(args: Any, named: Any, device: torch.device, dtype: torch.dtype, *, 
     return NAMES.get(int(number), f"number {int(number)}")
 
 
-def refuse_other(
-    spec: RunSpec, make: Callable[[], ModelBundle], device: torch.device, dtype: torch.dtype
-) -> None:  # fmt: skip
+def refuse_other(spec: RunSpec, make: Callable[[], ModelBundle], device: torch.device, dtype: torch.dtype) -> None:
     """Raise InputError if the model cannot use the kernel that was asked for."""
     if spec.attention == "auto":
         return
-    found = kernels(make, spec, device, dtype)
-    if found == spec.attention:
+    used = kernels(make, spec, device, dtype)
+    if used == spec.attention:
         return
     why = (
-        f"the workload {spec.workload!r} does not call scaled_dot_product_attention"
-        if found is None
+        f"the workload {spec.workload} does not call scaled_dot_product_attention"
+        if used is None
         else f"torch {torch.__version__} has no {spec.attention} attention for this model in "
-        f"{str(dtype).removeprefix('torch.')} on the device {device.type!r}"
+        f"{str(dtype).removeprefix('torch.')} on the device {device.type}"
     )
     raise InputError(why, next_step="leave --attention out")

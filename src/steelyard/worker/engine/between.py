@@ -56,9 +56,9 @@ class Between:
         self._judged = steps
         assert self._began_s is not None
         start_s = self._now()
-        found, reached = judge(steps, self._now, self._began_s, self._beat)
+        evaluation, reached = judge(steps, self._now, self._began_s, self._beat)
         if self._log is not None:
-            self._log.write("evaluation", found)
+            self._log.write("evaluation", evaluation)
             self._log.write_phase("evaluation", start_s, self._now())
         return reached
 

@@ -117,4 +117,4 @@ def _refuse(spec: RunSpec, ceiling: Ceiling) -> None:
     if spec.loader.place != "device":
         problems.append(Problem("loader.place", f"is {spec.loader.place}", "device: a ceiling reads no data"))
     if problems:
-        raise InputError(f"the ceiling {spec.workload!r} does not support these settings", problems=tuple(problems))
+        raise InputError(f"the ceiling {spec.workload} does not support these settings", problems=tuple(problems))

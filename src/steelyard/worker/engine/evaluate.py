@@ -32,7 +32,7 @@ class Judge:
         quality, make = spec.quality, data.task.metric
         assert quality is not None
         if make is None:
-            raise InputError(f"the workload {spec.workload!r} has no quality metric", next_step="leave quality out")
+            raise InputError(f"the workload {spec.workload} has no quality metric", next_step="leave quality out")
         self._target = quality.target
         self._make: Callable[[], Metric] = make
         # Before the first step: a missing library must not end the run after training.
@@ -69,7 +69,7 @@ class Judge:
         finally:
             self._module.train()
         end_s = now()
-        found = Evaluation(
+        evaluation = Evaluation(
             metric=metric.name,
             value=value if math.isfinite(value) else None,
             better=metric.better,
@@ -79,7 +79,7 @@ class Judge:
             at_s=end_s - began_s,
             seconds=end_s - start_s,
         )
-        return found, self._target is not None and found.reaches(self._target)
+        return evaluation, self._target is not None and evaluation.reaches(self._target)
 
     def close(self) -> None:
         """Stop the DataLoader workers."""

@@ -40,17 +40,17 @@ def refuse_too_large(spec: RunSpec, device: TorchDevice, local_ranks: int) -> No
     build = load_source(spec.source) if spec.source is not None else plugins.load("workload", spec.workload)
     if _roughly(build, spec.model) < LARGE:
         return
-    found = _counted(build, spec)
-    if found is None:
+    footprint = _counted(build, spec)
+    if footprint is None:
         return
     on_host = device.device.type == "cpu"
-    state, words = _state(found, spec)
+    state, words = _state(footprint, spec)
     problems = []
     room, whose = host_room()
     # Every rank builds the whole model on the host, in fp32, before it moves or shards it.
-    each = max(found.parameter_bytes, state) if on_host else float(found.parameter_bytes)
+    each = max(footprint.parameter_bytes, state) if on_host else float(footprint.parameter_bytes)
     if room is not None and local_ranks * each > room:
-        what = f"({words})" if each > found.parameter_bytes else f"{_gib(each)} weights in fp32"
+        what = f"({words})" if each > footprint.parameter_bytes else f"{_gib(each)} weights in fp32"
         many = f"{local_ranks} ranks x {what}" if local_ranks > 1 else what.strip("()")
         problems.append(Problem("host memory", f"needs {_gib(local_ranks * each)} ({many}); {whose} {_gib(room)}"))
     total = device.memory_bytes()
@@ -60,11 +60,11 @@ def refuse_too_large(spec: RunSpec, device: TorchDevice, local_ranks: int) -> No
         # On the CPU the host is the device.
         limits = [(room, local_ranks * each), (total, state)]
         shares = [limit / needed for limit, needed in limits if limit is not None]
-        fitting = local_ranks if room is None else int(room // found.parameter_bytes)
+        fitting = local_ranks if room is None else int(room // footprint.parameter_bytes)
         raise InputError(
-            f"{spec.workload} with {found.parameter_bytes / FP32_BYTES / 1e9:,.1f} billion parameters does not fit",
+            f"{spec.workload} with {footprint.parameter_bytes / FP32_BYTES / 1e9:,.1f} billion parameters does not fit",
             problems=tuple(problems),
-            next_step=_advice(spec, build, found, min(shares), fitting if fitting < local_ranks else None, total),
+            next_step=_advice(spec, build, footprint, min(shares), fitting if fitting < local_ranks else None, total),
         )
 
 
@@ -92,8 +92,8 @@ def _roughly(build: Any, options: dict[str, Any]) -> float:
 
 def named_parameters(size: str) -> float:
     """Return the number of parameters in the name of a size, such as 1.3B; 0: none."""
-    found = _NAMED.fullmatch(size)
-    return float(found[1]) * {"M": 1e6, "B": 1e9}[found[2]] if found else 0.0
+    match = _NAMED.fullmatch(size)
+    return float(match[1]) * {"M": 1e6, "B": 1e9}[match[2]] if match else 0.0
 
 
 def _counted(build: Any, spec: RunSpec) -> Footprint | None:
@@ -104,18 +104,18 @@ def _counted(build: Any, spec: RunSpec) -> Footprint | None:
             made = build(**spec.model)
             return held(made if isinstance(made, ModelBundle) else ModelBundle(*made))
 
-    found: Footprint | None = ask(count)
-    return found
+    footprint: Footprint | None = ask(count)
+    return footprint
 
 
-def _state(found: Footprint, spec: RunSpec) -> tuple[float, str]:
+def _state(footprint: Footprint, spec: RunSpec) -> tuple[float, str]:
     """Return the bytes that a device holds all the time, and their sum as text."""
     if spec.mode != "train":
         # The weights may be kept in the number format of the products.
-        weights = found.parameter_bytes / (2 if spec.precision in ("bf16", "fp16") else 1)
+        weights = footprint.parameter_bytes / (2 if spec.precision in ("bf16", "fp16") else 1)
         return weights, "weights"
-    parts = (found.parameter_bytes, found.gradient_bytes, found.optimizer_bytes)
-    names = ("weights", "gradients", f"state of {found.optimizer}")
+    parts = (footprint.parameter_bytes, footprint.gradient_bytes, footprint.optimizer_bytes)
+    names = ("weights", "gradients", f"state of {footprint.optimizer}")
     words = " + ".join(f"{_gib(part)} {name}" for part, name in zip(parts, names, strict=True))
     whole = float(sum(parts))
     if spec.parallel != "fsdp2":
@@ -123,20 +123,22 @@ def _state(found: Footprint, spec: RunSpec) -> tuple[float, str]:
     return whole / spec.devices, f"({words}) / {spec.devices} devices"
 
 
-def _advice(spec: RunSpec, build: Any, found: Footprint, share: float, on_node: int | None, total: float | None) -> str:
+def _advice(
+    spec: RunSpec, build: Any, footprint: Footprint, share: float, on_node: int | None, total: float | None
+) -> str:
     """Return what would fit: more shards, fewer ranks on a node, or a smaller size.
 
     `share`: of the model, that fits. `on_node`: how many ranks of a node can build it, if not all.
     """
     ways = []
     if total is not None and spec.mode == "train" and on_node != 0:
-        whole = found.parameter_bytes + found.gradient_bytes + found.optimizer_bytes
+        whole = footprint.parameter_bytes + footprint.gradient_bytes + footprint.optimizer_bytes
         if (shards := math.ceil(whole / total)) > (spec.devices if spec.parallel == "fsdp2" else 1):
             ways.append(f"--parallel fsdp2 on more than {shards} devices")
     if on_node and total is not None:
         ways.append(f"at most {on_node} devices per node")
     # Everything that is counted here grows like the number in the name. Half of the room is left for activations.
-    most = share / 2 * found.parameter_bytes / FP32_BYTES
+    most = share / 2 * footprint.parameter_bytes / FP32_BYTES
     known = getattr(sys.modules.get(build.__module__), "SIZES", {})
     smaller = [name for name in known if 0 < named_parameters(name) < most]
     if smaller:

@@ -45,12 +45,12 @@ def footprint(make: Callable[[], ModelBundle]) -> Footprint:
     """Return the memory needed to train the model that `make` builds."""
     with torch.random.fork_rng(devices=[]):
         bundle = built_on_meta(make)
-        found = held(bundle)
+        memory = held(bundle)
         try:
-            return replace(found, activation_bytes=_kept(bundle) / SAMPLES, method=METHOD)
+            return replace(memory, activation_bytes=_kept(bundle) / SAMPLES, method=METHOD)
         except Exception as error:  # noqa: BLE001 -- user code; the other numbers are still known
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
-            return replace(found, method=f"unknown: {reason}")
+            return replace(memory, method=f"unknown: {reason}")
 
 
 def held(bundle: ModelBundle) -> Footprint:

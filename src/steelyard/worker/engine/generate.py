@@ -47,7 +47,7 @@ def generation_of(bundle: ModelBundle, workload: str) -> Generation:
     made = bundle.generation
     if made is None:
         raise InputError(
-            f"the workload {workload!r} cannot generate tokens",
+            f"the workload {workload} cannot generate tokens",
             problems=(Problem("mode", "is generate", "train, infer"),),
         )
     if bundle.tokens is not None and made.prompt + made.new_tokens > bundle.tokens:
@@ -88,12 +88,12 @@ class Generating(Inference):
         if spec.compile not in ("off", "default"):
             # CUDA graphs reuse their output memory, and the keys and values of one token are read by the next.
             raise InputError(
-                f"generation does not support compile mode {spec.compile!r}",
+                f"generation does not support compile mode {spec.compile}",
                 problems=(Problem("compile", f"is {spec.compile}", "off, default"),),
             )
         if spec.kv_cache == "static" and generation.static is None:
             raise InputError(
-                f"the workload {spec.workload!r} has no static cache",
+                f"the workload {spec.workload} has no static cache",
                 problems=(Problem("kv_cache", "is static", "dynamic"),),
             )
         super().__init__(spec, feed, module, precision)

@@ -20,9 +20,7 @@ KERNELS = ("foreach", "fused")
 REASON_CHARACTERS = 200
 
 
-def optimizer(
-    spec: RunSpec, bundle: ModelBundle, module: Any, *, sharded: bool
-) -> tuple[torch.optim.Optimizer, str]:  # fmt: skip
+def optimizer(spec: RunSpec, bundle: ModelBundle, module: Any, *, sharded: bool) -> tuple[torch.optim.Optimizer, str]:
     """Return the optimizer, and why it is not in the preset's implementation.
 
     An implementation that was asked for by name and is not supported is an InputError.
@@ -53,8 +51,8 @@ def kernel_of(made: torch.optim.Optimizer) -> str:
     named = next((kernel for kernel in reversed(KERNELS) if group.get(kernel)), None)
     if named is not None or not _takes(made, "foreach") or group.get("foreach") is False:
         return named or "for-loop"
-    found = ask(lambda: _torchs_choice(group["params"]))
-    return "torch's default" if found is None else ("foreach" if found[1] else "for-loop")
+    choice = ask(lambda: _torchs_choice(group["params"]))
+    return "torch's default" if choice is None else ("foreach" if choice[1] else "for-loop")
 
 
 def _torchs_choice(parameters: list[Any]) -> Any:

@@ -37,7 +37,7 @@ class Precision:
         self.scaler: Any = None
         if self._asked == "tf32" and device.type not in ("cuda", "xpu", "hpu"):
             raise InputError(
-                f"tf32 needs an accelerator with matrix units; the device is {device.type!r}",
+                f"tf32 needs an accelerator with matrix units; the device is {device.type}",
                 next_step="use --precision fp32 or bf16",
             )
         if self._asked == "fp16" and spec.mode == "train":
@@ -61,7 +61,7 @@ class Precision:
             how = "autocast to" if self.autocasts else "matrix products in"
             raise InputError(
                 f"torch {torch.__version__} does not support {how} {self._asked} on the device "
-                f"{self._device.type!r}: {error}",
+                f"{self._device.type}: {error}",
                 next_step="use --precision bf16 or fp32",
             ) from None
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 def graphs_of(device: torch.device) -> Any:
     """Return torch's module of this device family, which has its graphs; InputError if it has none."""
-    found = getattr(torch, device.type, None)
-    if not hasattr(found, "graph"):
+    module = getattr(torch, device.type, None)
+    if not hasattr(module, "graph"):
         raise InputError(
-            f"torch {torch.__version__} has no graphs for the device {device.type!r}",
+            f"torch {torch.__version__} has no graphs for the device {device.type}",
             next_step="leave --graphs out",
         )
-    return found
+    return module
 
 
 class Replay:

@@ -391,9 +391,9 @@ def _write_load(log: EventLog, spec: RunSpec, moment: observe.LoadMoment) -> Non
 def _write_read(log: EventLog, kind: str, read: Callable[[], Any]) -> None:
     """Write what is read back after the measurement. An error in reading it does not fail a measured run."""
     try:
-        found = read()
+        value = read()
     except Exception:  # noqa: BLE001 -- see above; it is in the log
         traceback.print_exc()
         return
-    if found is not None:
-        log.write(kind, found)
+    if value is not None:
+        log.write(kind, value)

@@ -282,7 +282,7 @@ class TorchJob:
                 return made
             what, valid = ("a ceiling", "ceiling") if isinstance(made, Ceiling) else ("a model", "train, infer")
             raise InputError(
-                f"the workload {spec.workload!r} is {what}",
+                f"the workload {spec.workload} is {what}",
                 problems=(Problem("mode", f"is {spec.mode}", valid),),
                 next_step=f"--mode {valid.partition(',')[0]}",
             )
@@ -327,8 +327,8 @@ class TorchJob:
         values |= self._precision.effective() | self._step_maker.effective()
         kind = self._products
         if kind is not None:
-            found = ask(lambda: attention.kernels(self._bundle, self.spec, self._device.device, kind))
-            values |= {"attention": found} if found else {}
+            kernel = ask(lambda: attention.kernels(self._bundle, self.spec, self._device.device, kind))
+            values |= {"attention": kernel} if kernel else {}
         return Settings(values=values)
 
     def device_facts(self) -> DeviceFacts | None:
@@ -345,14 +345,14 @@ class TorchJob:
         if isinstance(self._step_maker, CeilingSteps):
             return self._step_maker.facts()
         generates = self.spec.mode == "generate"
-        found = count_generation(self._bundle) if generates else count(self._bundle, train=self.spec.mode == "train")
+        counted = count_generation(self._bundle) if generates else count(self._bundle, train=self.spec.mode == "train")
         # After a failed cross-check the device may not answer.
         loss = ask(self._step_maker.last_loss)
         return ModelFacts(
             parameters=self._parameters,
-            flops_per_sample=found.flops_per_sample,
+            flops_per_sample=counted.flops_per_sample,
             tokens_per_sample=self._tokens,
-            method=found.method,
+            method=counted.method,
             last_loss=None if loss is None else (f"{loss:.9g}" if math.isfinite(loss) else str(loss)),
         )
 
@@ -376,4 +376,4 @@ def _refuse_options(build: Any, spec: RunSpec) -> None:
     problems = [Problem(f"model.{name}", "unknown option", ", ".join(known) or "none") for name in unknown]
     problems += [Problem(f"model.{name}", "is missing", f"--model {name}=VALUE") for name in missing]
     if problems:
-        raise InputError(f"the workload {spec.workload!r} cannot be built with these options", problems=tuple(problems))
+        raise InputError(f"the workload {spec.workload} cannot be built with these options", problems=tuple(problems))

@@ -48,11 +48,11 @@ def git_facts(folder: Path) -> dict[str, str]:
     Submodules are not looked at. Where a filter such as that of Git LFS applies to files that differ, only the commit
     is returned: without running the filter nobody knows whether they were changed.
     """
-    found = _find(folder.resolve())
-    commit = _commit(found[1]) if found is not None else None
-    if found is None or commit is None:
+    repository = _find(folder.resolve())
+    commit = _commit(repository[1]) if repository is not None else None
+    if repository is None or commit is None:
         return {}
-    changed = _changed(*found, commit)
+    changed = _changed(*repository, commit)
     if changed is None:
         return {"git.commit": commit}
     return {"git.commit": commit, "git.dirty": f"yes: {changed} files" if changed else "no"}

@@ -104,9 +104,9 @@ def _distinct(texts: Iterable[str | None]) -> set[str]:
 
 
 def _memory_facts(root: Path) -> dict[str, str]:
-    found = hostinfo.memory_table(root)
+    sizes = hostinfo.memory_table(root)
     names = {"MemTotal": "memory.total_bytes", "SwapTotal": "memory.swap_bytes"}
-    return {fact: str(found[name]) for name, fact in names.items() if name in found}
+    return {fact: str(sizes[name]) for name, fact in names.items() if name in sizes}
 
 
 def _numa_facts(root: Path) -> dict[str, str]:
@@ -197,11 +197,11 @@ def _apptainer_facts(image: str | None, root: Path) -> dict[str, str]:
     try:
         labels = json.loads(read_text(root / ".singularity.d/labels.json") or "")
         labels = labels.get("data", {}).get("attributes", {}).get("labels", labels)
-        found = {str(name): str(value) for name, value in labels.items()}
+        texts = {str(name): str(value) for name, value in labels.items()}
     except (ValueError, AttributeError):
         return facts
-    facts |= {f"container.label.{name}": text for name, text in found.items() if name.startswith(IMAGE_LABELS)}
-    source = found.get("org.label-schema.usage.singularity.deffile.from", "")
+    facts |= {f"container.label.{name}": text for name, text in texts.items() if name.startswith(IMAGE_LABELS)}
+    source = texts.get("org.label-schema.usage.singularity.deffile.from", "")
     if "@sha256:" in source:
         facts["container.digest"] = source.partition("@")[2]
     return facts

@@ -32,9 +32,14 @@ class Nearby:
 
 
 def choose(
-    asked: bool | None, device_pci: str | None, local_rank: int, local_ranks: int, *, accelerator: bool,
+    asked: bool | None,
+    device_pci: str | None,
+    local_rank: int,
+    local_ranks: int,
+    *,
+    accelerator: bool,
     root: Path = Path("/sys"),
-) -> Nearby:  # fmt: skip
+) -> Nearby:
     """Return where to bind a rank. Not asked (None): near an accelerator, unless few of the usable CPUs are there."""
     if asked is False:
         return Nearby(reason="switched off")
@@ -42,14 +47,14 @@ def choose(
         return Nearby(reason="a run on the CPU is bound only on request")
     if accelerator and device_pci is None:
         return Nearby(reason="the PCI address of the device is unknown")
-    found = cpus_beside(device_pci, local_rank, local_ranks, root)
+    near = cpus_beside(device_pci, local_rank, local_ranks, root)
     usable = os.sched_getaffinity(0)
     shares = [cpus & usable for cpus in numa_nodes(root).values() if cpus & usable]
-    if asked is None and len(found.cpus) * len(shares) < len(usable):
+    if asked is None and len(near.cpus) * len(shares) < len(usable):
         # Such as a job that was given scattered CPUs: its loader would have to do with the few near ones.
-        few = f"only {len(found.cpus)} of {len(usable)} usable CPUs are near the device"
-        return Nearby(reason=few) if found.cpus else found
-    return found
+        few = f"only {len(near.cpus)} of {len(usable)} usable CPUs are near the device"
+        return Nearby(reason=few) if near.cpus else near
+    return near
 
 
 def cpus_beside(device_pci: str | None, local_rank: int, local_ranks: int, root: Path = Path("/sys")) -> Nearby:

@@ -158,9 +158,9 @@ def ask(question: Callable[[], Any]) -> Any:
 def _distributed(torch: Any) -> dict[str, str]:
     if not ask(lambda: torch.distributed.is_available()):
         return {"torch.distributed": "no"}
-    found = [name for name in BACKENDS if _is_true(torch.distributed, f"is_{name}_available")]
-    facts = {"torch.distributed": "yes", "torch.backends": " ".join(found) or "none"}
-    version = ask(lambda: torch.cuda.nccl.version()) if "nccl" in found else None
+    backends = [name for name in BACKENDS if _is_true(torch.distributed, f"is_{name}_available")]
+    facts = {"torch.distributed": "yes", "torch.backends": " ".join(backends) or "none"}
+    version = ask(lambda: torch.cuda.nccl.version()) if "nccl" in backends else None
     if version:
         facts["torch.nccl"] = ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
     return facts

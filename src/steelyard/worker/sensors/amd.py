@@ -156,7 +156,7 @@ def _wanted(root: Path, dies: list[Die], devices: Sequence[str], missing: list[M
 
 def _rocm_order(root: Path) -> list[tuple[str | None, str | None]]:
     """Return PCI address and serial number of each device in ROCm's order, which is that of the driver's topology."""
-    found: list[tuple[str | None, str | None]] = []
+    order: list[tuple[str | None, str | None]] = []
     for node in entries(root / "sys/class/kfd/kfd/topology/nodes", r"\d+"):
         lines = (words_of(node / "properties") or "").splitlines()
         facts = {
@@ -168,8 +168,8 @@ def _rocm_order(root: Path) -> list[tuple[str | None, str | None]]:
         if facts.get("simd_count", 0) > 0:
             at = facts.get("location_id", 0)
             address = f"{facts.get('domain', 0):04x}:{at >> 8 & 0xFF:02x}:{at >> 3 & 0x1F:02x}.{at & 7}"
-            found.append((address, f"{facts['unique_id']:016x}" if "unique_id" in facts else None))
-    return found
+            order.append((address, f"{facts['unique_id']:016x}" if "unique_id" in facts else None))
+    return order
 
 
 # -- one die ----------------------------------------------------------------------------------------------------
@@ -234,19 +234,19 @@ def _seen(root: Path, chip: Path) -> Die:
 
 
 def _energy_j(library: Any, handle: Any) -> float:
-    found = _call(library.amdsmi_get_energy_count, handle)
+    reading = _call(library.amdsmi_get_energy_count, handle)
     # Named `power` until ROCm 6.1.
-    ticks = _number(found.get("energy_accumulator", found.get("power")))
-    unit_uj = _number(found.get("counter_resolution"))
+    ticks = _number(reading.get("energy_accumulator", reading.get("power")))
+    unit_uj = _number(reading.get("counter_resolution"))
     if ticks is None or not unit_uj:
         raise ReadError("unsupported", "amdsmi_get_energy_count returned no number")
     return ticks * unit_uj * MICRO
 
 
 def _power_w(library: Any, handle: Any) -> float:
-    found = _call(library.amdsmi_get_power_info, handle)
+    reading = _call(library.amdsmi_get_power_info, handle)
     # MI300 and newer fill the second, older ones the third, new releases the first for all.
-    values = [value for field in POWER_FIELDS if (value := _number(found.get(field))) is not None]
+    values = [value for field in POWER_FIELDS if (value := _number(reading.get(field))) is not None]
     if not values:
         raise ReadError("unsupported", "amdsmi_get_power_info returned no power")
     return next((value for value in values if value > 0), 0.0)
@@ -254,18 +254,18 @@ def _power_w(library: Any, handle: Any) -> float:
 
 def _call(function: Callable[[Any], Any], handle: Any) -> dict[str, Any]:
     try:
-        found = function(handle)
+        reading = function(handle)
     except Exception as error:  # noqa: BLE001 -- any error of the vendor's binding is a reason
         raise ReadError(_code(error), _describe_error(error)) from None
-    if not isinstance(found, dict):
+    if not isinstance(reading, dict):
         raise ReadError("unsupported", f"{getattr(function, '__name__', 'amdsmi')} returned no table")
-    return found
+    return reading
 
 
 # -- cards ------------------------------------------------------------------------------------------------------
 
 
-def _cards(root: Path, dies: list[Die], wanted: set[int], found: SensorsFound) -> SensorsFound:
+def _cards(root: Path, dies: list[Die], wanted: set[int], sensors: SensorsFound) -> SensorsFound:
     """Group dies into cards: a second die without readings belongs to the first die before it.
 
     Partitions of a card are functions of one PCI device; the energy of any of them is that of the whole socket.
@@ -286,16 +286,16 @@ def _cards(root: Path, dies: list[Die], wanted: set[int], found: SensorsFound) -
             # The sort is stable.
             order = sorted(range(start, end), key=lambda place: not dies[place].readings)
             members = [dies[place] for place in order]
-            _add_card(found, reads, members, number)
+            _add_card(sensors, reads, members, number)
             for name, place, die in zip(_names(members, number), order, members, strict=True):
                 if place in wanted and die.chip is not None:
                     chips[name] = die.chip
         number, start = number + 1, end
     if reads:
-        found.read = lambda channel: reads[channel]()
+        sensors.read = lambda channel: reads[channel]()
     if chips:
-        found.states = lambda: [die_state(root, chip, name, BACKEND) for name, chip in chips.items()]
-    return found
+        sensors.states = lambda: [die_state(root, chip, name, BACKEND) for name, chip in chips.items()]
+    return sensors
 
 
 def _names(members: list[Die], number: int) -> list[str]:
@@ -305,21 +305,23 @@ def _names(members: list[Die], number: int) -> list[str]:
     return [f"{card}.die{index}" for index in range(len(members))] if several else [card]
 
 
-def _add_card(found: SensorsFound, reads: list[Callable[[], float]], members: list[Die], number: int) -> None:
+def _add_card(sensors: SensorsFound, reads: list[Callable[[], float]], members: list[Die], number: int) -> None:
     first = members[0]
     device = first.uuid or first.address
     card = f"{BACKEND}{number}"
     if not first.readings:
-        found.missing += [_silent(first, device)] if first.is_half else first.faults or [_silent(first, device)]
+        sensors.missing += [_silent(first, device)] if first.is_half else first.faults or [_silent(first, device)]
         return
-    found.missing += first.faults
+    sensors.missing += first.faults
     names = _names(members, number)
     module = f"module{number}" if first.with_cpu else None
     whole = module or card
-    found.domains.append(Domain(name=whole, scope="module" if module else "device", device=None if module else device))
+    sensors.domains.append(
+        Domain(name=whole, scope="module" if module else "device", device=None if module else device)
+    )
     if names != [whole]:
         # The energy is that of the whole card or module; there is none for a part of it.
-        found.domains += [
+        sensors.domains += [
             Domain(name=name, scope="device" if module else "die", parent=whole, device=die.uuid or die.address)
             for name, die in zip(names, members, strict=True)
         ]
@@ -335,7 +337,7 @@ def _add_card(found: SensorsFound, reads: list[Callable[[], float]], members: li
             limit_w=reading.limit_w,
             source=reading.source + of_card,
         )
-        found.channels.append(channel)
+        sensors.channels.append(channel)
         reads.append(reading.read)
 
 

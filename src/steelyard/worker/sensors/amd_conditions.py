@@ -109,16 +109,20 @@ def die_state(root: Path, chip: Path, domain: str, backend: str) -> DeviceState:
     offer("limit_w", chip / "power1_cap", partial(read_micro, chip / "power1_cap"))
     default_uw = number_or_none(chip / "power1_cap_default")
     return state_of(
-        domain, backend, reads, unknown, metrics.table,
+        domain,
+        backend,
+        reads,
+        unknown,
+        metrics.table,
         clock_limit_mhz=_highest_clock(device / "pp_dpm_sclk"),
         default_limit_w=default_uw * MICRO if default_uw else None,
-    )  # fmt: skip
+    )
 
 
 def _errors(files: list[Path], key: str) -> float:
     """Return the errors of all parts of the device, from lines such as `ue: 0`."""
     counts = [re.search(rf"^{key}: (\d{{1,15}})$", read_text(path), re.MULTILINE) for path in files]
-    known = [int(found[1]) for found in counts if found]
+    known = [int(match[1]) for match in counts if match]
     if not known:
         raise ReadError("unsupported", f"the files below ras have no line `{key}: COUNT`")
     return float(sum(known))

@@ -84,11 +84,11 @@ def open_all(
     deadline_s = time.monotonic() + limit_s
     while waiting:
         try:
-            name, found = done.get(timeout=max(0.0, deadline_s - time.monotonic()))
+            name, sensors = done.get(timeout=max(0.0, deadline_s - time.monotonic()))
         except queue.Empty:
             break
         waiting.remove(name)
-        yield name, found
+        yield name, sensors
     for name in waiting:
         reason = f"no answer within {limit_s:g} s"
         yield name, SensorsFound(missing=[missing(name, "sensor", "blocked", reason)])
@@ -97,16 +97,16 @@ def open_all(
 def _open(name: str, root: Path, devices: Sequence[str]) -> SensorsFound:
     """Return what one backend finds. It may be third-party code: any error becomes a reason."""
     try:
-        found = plugins.load("sensor", name)(root, devices)
-        if not isinstance(found, SensorsFound):
-            raise TypeError(f"it returned {type(found).__name__}, not SensorsFound")
+        sensors = plugins.load("sensor", name)(root, devices)
+        if not isinstance(sensors, SensorsFound):
+            raise TypeError(f"it returned {type(sensors).__name__}, not SensorsFound")
         # Check that the result can be read back; otherwise it would corrupt the file of all sensors.
-        for kind, contracts in ((Domain, found.domains), (Channel, found.channels), (Missing, found.missing)):
+        for kind, contracts in ((Domain, sensors.domains), (Channel, sensors.channels), (Missing, sensors.missing)):
             for contract in contracts:
                 from_json_object(kind, to_json_object(contract))
     except Exception as error:  # noqa: BLE001 -- see above
         return SensorsFound(missing=[missing_of(name, "sensor", error)])
-    return found
+    return sensors
 
 
 def missing_of(backend: str, what: str, error: Exception) -> Missing:

@@ -69,7 +69,7 @@ def open_hwmon(root: Path, _devices: Sequence[str]) -> SensorsFound:
             _offer(sensors, meter, domain)
         else:
             _unknown(sensors, meter)
-    return sensors.found
+    return sensors.offered
 
 
 def _meters(chip: Path) -> Iterator[Meter]:
@@ -122,7 +122,7 @@ def _unknown(sensors: FileSensors, meter: Meter) -> None:
     label = re.sub(r"[^A-Za-z0-9]+", "-", meter.label or "").strip("-")[:40]
     name = f"{meter.chip}-power{meter.number}" + (f"-{label}" if label else "")
     if _offer(sensors, meter, Domain(name=name, scope="board")):
-        described = f"label {meter.label[:60]!r}" if meter.label else "no label"
+        described = f'label "{meter.label[:60]}"' if meter.label else "no label"
         sensors.miss(
             f"scope of {name}",
             "unsupported",

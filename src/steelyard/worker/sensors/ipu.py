@@ -63,7 +63,7 @@ class Inventory:
         text = devices[number].get(attribute, "")
         watts = parse_watts(text)
         if watts is None:
-            raise ReadError("missing", f"{attribute} is {str(text)[:40]!r}")
+            raise ReadError("missing", f'{attribute} is "{str(text)[:40]}"')
         return watts
 
 
@@ -85,7 +85,7 @@ def open_ipu(root: Path, _devices: Sequence[str]) -> SensorsFound:
         absent = isinstance(error, ModuleNotFoundError)
         reason = "gcipuinfo is not installed for this Python" if absent else f"gcipuinfo: {_describe_error(error)}"
         return SensorsFound(missing=[_missing("gcipuinfo", "missing", reason, INSTALL)])
-    found = SensorsFound()
+    sensors = SensorsFound()
     reads: list[tuple[int, str]] = []
     # Boards that report power: serial number -> name and first IPU. Also if only one IPU of a board is visible: the
     # others may belong to another user, and the board's power includes them.
@@ -94,22 +94,22 @@ def open_ipu(root: Path, _devices: Sequence[str]) -> SensorsFound:
         if parse_watts(device.get(BOARD_POWER)) is not None:
             shared.setdefault(_board(device, number), (f"ipu-board{len(shared)}", number))
     for name, number in shared.values():
-        found.domains.append(Domain(name=name, scope="board"))
-        _add(found, reads, name, number, BOARD_POWER)
+        sensors.domains.append(Domain(name=name, scope="board"))
+        _add(sensors, reads, name, number, BOARD_POWER)
     for number, device in enumerate(devices):
         name = f"ipu{number}"
         parent = shared.get(_board(device, number), (None, 0))[0]
         known_as = (device.get("pci id") or device.get("id") or "")[:200] or None
-        found.domains.append(Domain(name=name, scope="device", parent=parent, device=known_as))
+        sensors.domains.append(Domain(name=name, scope="device", parent=parent, device=known_as))
         if parse_watts(device.get(IPU_POWER)) is not None:
-            _add(found, reads, name, number, IPU_POWER)
+            _add(sensors, reads, name, number, IPU_POWER)
         else:
             instead = f"; {parent}, which includes it, reports its power" if parent else ""
             reason = f"{IPU_POWER} is {str(device.get(IPU_POWER, 'not given'))[:40]}{instead}"
-            found.missing.append(_missing(f"power of {name}", "unsupported", reason))
+            sensors.missing.append(_missing(f"power of {name}", "unsupported", reason))
     if reads:
-        found.read = lambda channel: inventory.watts(*reads[channel])
-    return found
+        sensors.read = lambda channel: inventory.watts(*reads[channel])
+    return sensors
 
 
 def _board(device: dict[str, str], number: int) -> str:
@@ -117,7 +117,7 @@ def _board(device: dict[str, str], number: int) -> str:
     return device.get("board serial number") or f"of device {number}"
 
 
-def _add(found: SensorsFound, reads: list[tuple[int, str]], name: str, number: int, attribute: str) -> None:
+def _add(sensors: SensorsFound, reads: list[tuple[int, str]], name: str, number: int, attribute: str) -> None:
     channel = Channel(
         name=f"{BACKEND}.{name}",
         backend=BACKEND,
@@ -126,7 +126,7 @@ def _add(found: SensorsFound, reads: list[tuple[int, str]], name: str, number: i
         resolution=RESOLUTION_W[attribute],
         source=f"gcipuinfo: {attribute} of device {number}",
     )
-    found.channels.append(channel)
+    sensors.channels.append(channel)
     reads.append((number, attribute))
 
 

@@ -49,14 +49,14 @@ def open_nvml(root: Path, devices: Sequence[str]) -> SensorsFound:
         return SensorsFound(missing=[] if silent else [library.init_failure(error)])
     session = Session(package)
     offer = Offer(session)
-    cards = all_cards(session, root, offer.found.missing)
+    cards = all_cards(session, root, offer.sensors.missing)
     # Numbers alone do not imply NVIDIA: the node may have another vendor's devices.
     if cards or any(ours(device) for device in devices):
-        own = wanted(cards, devices, offer.found.missing)
+        own = wanted(cards, devices, offer.sensors.missing)
         for card in own:
             offer.add(card, cards)
         if own:
-            offer.found.states = lambda: [gpu_state(session, card, devices) for card in own]
+            offer.sensors.states = lambda: [gpu_state(session, card, devices) for card in own]
     return offer.finish()
 
 
@@ -64,7 +64,7 @@ class Offer:
     """Collects domains, channels, and how each channel is read."""
 
     def __init__(self, session: Session) -> None:
-        self.found = SensorsFound(close=session.close)
+        self.sensors = SensorsFound(close=session.close)
         self._session = session
         self._reads: list[Callable[[], float]] = []
 
@@ -72,19 +72,19 @@ class Offer:
         """Return everything; close the library if there is nothing to read."""
         reads = self._reads
         if reads:
-            self.found.read = lambda number: reads[number]()
-        elif self.found.states is None:
+            self.sensors.read = lambda number: reads[number]()
+        elif self.sensors.states is None:
             self._session.close()
-            self.found.close = lambda: None
-        return self.found
+            self.sensors.close = lambda: None
+        return self.sensors
 
     def add(self, card: Card, cards: list[Card]) -> None:
         """Add one card, and its module if it is new."""
         gpu = f"gpu{card.index}"
-        new_module = card.module if card.module not in {domain.name for domain in self.found.domains} else None
+        new_module = card.module if card.module not in {domain.name for domain in self.sensors.domains} else None
         if new_module is not None:
-            self.found.domains.append(Domain(name=new_module, scope="module"))
-        self.found.domains.append(Domain(name=gpu, scope="device", parent=card.module, device=card.uuid))
+            self.sensors.domains.append(Domain(name=new_module, scope="module"))
+        self.sensors.domains.append(Domain(name=gpu, scope="device", parent=card.module, device=card.uuid))
         limit = power_limit(self._session, card)
         limit_w = limit[1] if limit else None
         counters = _counters(self._session, card, cards)
@@ -94,13 +94,13 @@ class Offer:
             self._module(card, new_module, counters.module)
         if counters == Counters():
             reason = "unclear whether the counter covers the GPU or its module; power readings are used instead"
-            self.found.missing.append(missing(f"{BACKEND}.{card.index}.energy", "unsupported", reason))
+            self.sensors.missing.append(missing(f"{BACKEND}.{card.index}.energy", "unsupported", reason))
         if card.superchip and card.module is None:
             reason = f"unknown which GPUs share a module with {gpu}: not counted, to avoid counting twice"
-            self.found.missing.append(missing(f"module of {gpu}", "unsupported", reason))
+            self.sensors.missing.append(missing(f"module of {gpu}", "unsupported", reason))
         for instance in card.instances:
             reason = f"NVML has no power per MIG instance: {gpu} is read as a whole, with its other instances"
-            self.found.missing.append(missing(f"power of {instance}", "unsupported", reason))
+            self.sensors.missing.append(missing(f"power of {instance}", "unsupported", reason))
 
     def _counter(self, card: Card, way: str | None, domain: str, limit_w: float | None) -> None:
         if way is None:
@@ -111,8 +111,9 @@ class Offer:
         name = "energy" if scope == GPU_SCOPE else "module_energy"
         if way == TOTAL:
             source = TOTAL if scope == GPU_SCOPE else f"{TOTAL}: here for the whole module, including the processor"
-            self._offer(card, name, domain, "counter", nature, limit_w, source,
-                        lambda: self._session.milli(TOTAL, card.handle))  # fmt: skip
+            self._offer(
+                card, name, domain, "counter", nature, limit_w, source, lambda: self._session.milli(TOTAL, card.handle)
+            )
         else:
             self._field(card, name, domain, "counter", nature, limit_w, library.ENERGY, scope)
 
@@ -129,8 +130,9 @@ class Offer:
         if not any(added):
             # A driver without the fields: the meaning of its old call differs.
             usage = instant if card.capability == GA100 else SensorTiming()
-            self._offer(card, "power", domain, "gauge", usage, limit_w, USAGE,
-                        lambda: self._session.milli(USAGE, card.handle))  # fmt: skip
+            self._offer(
+                card, "power", domain, "gauge", usage, limit_w, USAGE, lambda: self._session.milli(USAGE, card.handle)
+            )
 
     def _module(self, card: Card, domain: str, counter: str | None) -> None:
         """Add the superchip as a whole. Its sensor is not documented beyond the names of its fields."""
@@ -143,32 +145,65 @@ class Offer:
         ):
             self._field(card, name, domain, "gauge", nature, limit_w, field, MODULE_SCOPE)
 
-    def _field(self, card: Card, name: str, domain: str, kind: ChannelKind, nature: SensorTiming, limit_w: float | None,
-               field: int, scope: int) -> bool:  # fmt: skip
+    def _field(
+        self,
+        card: Card,
+        name: str,
+        domain: str,
+        kind: ChannelKind,
+        nature: SensorTiming,
+        limit_w: float | None,
+        field: int,
+        scope: int,
+    ) -> bool:
         names = {library.INSTANT: "POWER_INSTANT", library.AVERAGE: "POWER_AVERAGE", library.ENERGY: "ENERGY"}
         source = f"NVML_FI_DEV_{names[field]}, scope {('GPU', 'module (including the processor)')[scope]}"
-        return self._offer(card, name, domain, kind, nature, limit_w, source,
-                           lambda: self._session.field(card.handle, field, scope) / 1000)  # fmt: skip
+        return self._offer(
+            card,
+            name,
+            domain,
+            kind,
+            nature,
+            limit_w,
+            source,
+            lambda: self._session.field(card.handle, field, scope) / 1000,
+        )
 
-    def _offer(self, card: Card, name: str, domain: str, kind: ChannelKind, nature: SensorTiming, limit_w: float | None,
-               source: str, read: Callable[[], float]) -> bool:  # fmt: skip
+    def _offer(
+        self,
+        card: Card,
+        name: str,
+        domain: str,
+        kind: ChannelKind,
+        nature: SensorTiming,
+        limit_w: float | None,
+        source: str,
+        read: Callable[[], float],
+    ) -> bool:
         """Add a channel after a test reading; one that fails or reports zero where power always flows is not added."""
         channel = Channel(
-            name=f"{BACKEND}.{card.index}.{name}", backend=BACKEND, domain=domain, kind=kind, resolution=RESOLUTION,
-            average_s=nature.average_s, period_s=nature.period_s, seen_s=nature.seen_s, limit_w=limit_w,
+            name=f"{BACKEND}.{card.index}.{name}",
+            backend=BACKEND,
+            domain=domain,
+            kind=kind,
+            resolution=RESOLUTION,
+            average_s=nature.average_s,
+            period_s=nature.period_s,
+            seen_s=nature.seen_s,
+            limit_w=limit_w,
             source=source + ("; MIG is on: of the whole card" if card.instances else ""),
-        )  # fmt: skip
+        )
         try:
             value = read()
         except ReadError as error:
-            self.found.missing.append(missing(channel.name, error.code, error.reason))
+            self.sensors.missing.append(missing(channel.name, error.code, error.reason))
             return False
         if value <= 0:
             unit = "J" if kind == "counter" else "W"
             reason = f"{source} reports {value:g} {unit}, which is impossible for a running device"
-            self.found.missing.append(missing(channel.name, "implausible", reason))
+            self.sensors.missing.append(missing(channel.name, "implausible", reason))
             return False
-        self.found.channels.append(channel)
+        self.sensors.channels.append(channel)
         self._reads.append(read)
         return True
 

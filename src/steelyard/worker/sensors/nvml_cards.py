@@ -123,15 +123,15 @@ def wanted(cards: list[Card], devices: Sequence[str], absent: list[Missing]) -> 
         reason = "the node has different GPUs: CUDA numbers them by speed, NVML by PCI address"
         absent.append(missing("GPUs by number", "missing", reason, "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or use UUIDs"))
         named = [device for device in named if _number(device) is None]
-    found: dict[int, Card] = {}
+    chosen: dict[int, Card] = {}
     for device in named:
         matches = _matches(cards, device)
         if len(matches) == 1:
-            found.setdefault(matches[0].index, matches[0])
+            chosen.setdefault(matches[0].index, matches[0])
         else:
             why = "more than one GPU matches this name" if matches else "NVML has no GPU with this name"
             absent.append(missing(f"device {device[:100]}", "missing", why))
-    return [found[index] for index in sorted(found)]
+    return [chosen[index] for index in sorted(chosen)]
 
 
 def _number(device: str) -> int | None:

@@ -51,12 +51,13 @@ def gpu_state(session: Session, card: Card, devices: Sequence[str]) -> DeviceSta
         "memory_clock_mhz": call("nvmlDeviceGetClockInfo", MEMORY_CLOCK),
         "temperature_c": call("nvmlDeviceGetTemperature", GPU_TEMPERATURE),
         "memory_temperature_c": (
-            "NVML_FI_DEV_MEMORY_TEMP", lambda: session.field(card.handle, MEMORY_TEMPERATURE_FIELD, GPU_SCOPE),
+            "NVML_FI_DEV_MEMORY_TEMP",
+            lambda: session.field(card.handle, MEMORY_TEMPERATURE_FIELD, GPU_SCOPE),
         ),
         **{column: (events, partial(_any_of, held_by, mask)) for column, mask in HELD_BY.items()},
         "corrected": call("nvmlDeviceGetTotalEccErrors", CORRECTED, VOLATILE),
         "uncorrected": call("nvmlDeviceGetTotalEccErrors", UNCORRECTED, VOLATILE),
-    }  # fmt: skip
+    }
     unknown = {"limit_w": "the driver reports no power limit"}
     if limit := power_limit(session, card):
         reads["limit_w"] = limit[0], partial(session.milli, limit[0], card.handle)
@@ -67,10 +68,14 @@ def gpu_state(session: Session, card: Card, devices: Sequence[str]) -> DeviceSta
         unknown["processes"] = "it is unknown which part of the GPU is the job's"
     default_mw = session.try_call("nvmlDeviceGetPowerManagementDefaultLimit", card.handle)
     return state_of(
-        f"gpu{card.index}", BACKEND, reads, unknown, held_by,
+        f"gpu{card.index}",
+        BACKEND,
+        reads,
+        unknown,
+        held_by,
         clock_limit_mhz=session.try_call("nvmlDeviceGetMaxClockInfo", card.handle, SM_CLOCK),
         default_limit_w=default_mw / 1000 if default_mw else None,
-    )  # fmt: skip
+    )
 
 
 def power_limit(session: Session, card: Card) -> tuple[str, float] | None:

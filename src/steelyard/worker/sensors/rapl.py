@@ -55,17 +55,17 @@ def open_rapl(root: Path, _devices: Sequence[str]) -> SensorsFound:
         if zone is not None and len(doubles) > 1:
             # A duplicate that cannot be read does not matter if the other can.
             files = [f"{shown(root, double.path)}/energy_uj" for double in doubles]
-            sensors.found.missing[:] = [
-                missing for missing in sensors.found.missing if not any(file in missing.what for file in files)
+            sensors.offered.missing[:] = [
+                missing for missing in sensors.offered.missing if not any(file in missing.what for file in files)
             ]
         for each in [zone] if zone is not None else doubles[:1]:
             _memory(sensors, each, name, gain)
-    return sensors.found
+    return sensors.offered
 
 
 def _packages(sensors: FileSensors) -> dict[str, list[Zone]]:
     """Return the folders of each package by name, the preferred one first."""
-    found: dict[str, list[Zone]] = {}
+    packages: dict[str, list[Zone]] = {}
     for path in entries(sensors.root / FOLDER, r"intel-rapl(-mmio)?:\d+"):
         try:
             name = read_text(path / "name")
@@ -81,13 +81,13 @@ def _packages(sensors: FileSensors) -> dict[str, list[Zone]]:
                 "",
             )
         elif re.fullmatch(r"package-\d+(-die-\d+)?", name):
-            found.setdefault(name, []).append(Zone(name, path))
+            packages.setdefault(name, []).append(Zone(name, path))
         else:
-            reason = f"unknown zone {name[:40]!r}"
+            reason = f'unknown zone "{name[:40]}"'
             sensors.miss(f"zone: {shown(sensors.root, path)}", "unsupported", reason)
-    for zones in found.values():
+    for zones in packages.values():
         zones.sort(key=lambda zone: "mmio" in zone.path.name)
-    return found
+    return packages
 
 
 def _try(sensors: FileSensors, zone: Zone, scope: str, gain: float) -> bool:

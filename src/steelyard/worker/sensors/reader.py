@@ -38,7 +38,7 @@ class Reader:
 
     def __init__(
         self,
-        found: SensorsFound,
+        sensors: SensorsFound,
         first: int,
         period_s: float,
         *,
@@ -46,8 +46,8 @@ class Reader:
         ring: Callable[[], None] = lambda: None,
     ) -> None:
         """`ring` is called when every channel has been read once."""
-        assert found.read is not None
-        self._found, self._read = found, found.read
+        assert sensors.read is not None
+        self._sensors, self._read = sensors, sensors.read
         self._first, self._period_s = first, period_s
         self._phase = random.Random(first).random if random_phase else lambda: 0.0
         self._begin_s, self._slot = time.monotonic(), -1
@@ -55,7 +55,7 @@ class Reader:
         self._wake, self._finished = threading.Event(), threading.Event()
         self._turn = 0  # a thread with an older turn was left behind
         self._call: tuple[int, float] | None = None  # the channel being read, and since when
-        self._active = list(range(len(found.channels)))
+        self._active = list(range(len(sensors.channels)))
         self._aside: dict[int, float] = {}
         self._held: dict[int, Samples] = {}
         self._lost: list[Missing] = []
@@ -130,7 +130,7 @@ class Reader:
                 return
             if last:
                 with suppress(Exception):
-                    self._found.close()
+                    self._sensors.close()
                 self._finished.set()
                 return
             if not marked:
@@ -190,5 +190,5 @@ class Reader:
             column.append(number)
 
     def _lose(self, channel: int, error: Exception) -> None:
-        known = self._found.channels[channel]
+        known = self._sensors.channels[channel]
         self._lost.append(missing_of(known.backend, known.name, error))

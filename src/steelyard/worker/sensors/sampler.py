@@ -115,8 +115,8 @@ class Sampling:
 
     def _open(self) -> None:
         order = self._order
-        for _, found in open_all(plugins.names("sensor"), order.root, order.devices):
-            self._opened.put(found)
+        for _, sensors in open_all(plugins.names("sensor"), order.root, order.devices):
+            self._opened.put(sensors)
             self._wake()
         self._opened.put(None)
         self._wake()
@@ -176,34 +176,34 @@ class Sampling:
         """Write what a backend has found, and start to read it."""
         while True:
             try:
-                found = self._opened.get_nowait()
+                sensors = self._opened.get_nowait()
             except queue.Empty:
                 return
-            if found is None:
+            if sensors is None:
                 self._all_opened = True
                 continue
-            fresh = distinct(found, self._domains, set(self._channels))
+            fresh = distinct(sensors, self._domains, set(self._channels))
             for domain in fresh.domains:
                 self._domains.add(domain.name)
                 self._lines.write("domain", domain)
             for missing in fresh.missing:
                 self._lines.write("missing", missing)
-            if found.states is not None:
-                reader = StateReader(found.states, self._order.zero_s)
+            if sensors.states is not None:
+                reader = StateReader(sensors.states, self._order.zero_s)
                 reader.start()
                 self._state_readers.append(reader)
             if fresh.channels:
-                self._begin(found, fresh)
+                self._begin(sensors, fresh)
 
-    def _begin(self, found: SensorsFound, fresh: SensorsFound) -> None:
+    def _begin(self, sensors: SensorsFound, fresh: SensorsFound) -> None:
         if self._chunks is None:
             self._chunks = Chunks(self._order.raw, self._order.process)
         for channel in fresh.channels:
             self._lines.write("channel", channel)
-        numbers = [found.channels.index(channel) for channel in fresh.channels]
-        assert found.read is not None
-        read = found.read
-        own = replace(fresh, read=lambda number: read(numbers[number]), close=found.close)
+        numbers = [sensors.channels.index(channel) for channel in fresh.channels]
+        assert sensors.read is not None
+        read = sensors.read
+        own = replace(fresh, read=lambda number: read(numbers[number]), close=sensors.close)
         first = len(self._channels)
         self._channels += [channel.name for channel in fresh.channels]
         reader = Reader(own, first, self._order.period_s, random_phase=self._order.random_phase, ring=self._wake)

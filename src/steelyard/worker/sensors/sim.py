@@ -362,8 +362,9 @@ def _nodes(spec: RunSpec, drawn: list[Drawn]) -> Any:
 
 def _states(spec: RunSpec, domains: Sequence[_Domain], ranks: range) -> Iterator[_StateReader]:
     scope = "die" if spec.sim.node.dies_per_card > 1 else "device"
-    names = {rank: entry.contract.name for entry in domains if entry.contract.scope == scope
-             for rank in entry.contract.ranks}  # fmt: skip
+    names = {
+        rank: entry.contract.name for entry in domains if entry.contract.scope == scope for rank in entry.contract.ranks
+    }
     for rank in ranks:
         own = [state for state in spec.sim.states if state.rank in (None, rank)]
         if own:
@@ -394,25 +395,25 @@ def _domains(spec: RunSpec, ranks: range, drawn: list[Drawn]) -> list[_Domain]:
     cards = [ranks[at : at + shape.dies_per_card] for at in range(0, len(ranks), shape.dies_per_card)]
     # Dies without a rank draw idle power.
     spare_w = power.idle_w * (len(cards) * shape.dies_per_card - len(ranks))
-    found = [_domain("node", "node", None, ranks, own, power.host_w + spare_w)]
+    domains = [_domain("node", "node", None, ranks, own, power.host_w + spare_w)]
     if not shape.modules:
-        found.append(_domain("host", "cpu", "node", (), [], power.host_w))
+        domains.append(_domain("host", "cpu", "node", (), [], power.host_w))
     for number, card in enumerate(cards):
         parts = [drawn[rank] for rank in card]
         idle_w = power.idle_w * (shape.dies_per_card - len(card))
         parent = "node"
         if shape.modules:
             parent, host_w = f"module{number}", power.host_w / len(cards)
-            found.append(_domain(parent, "module", "node", card, parts, host_w + idle_w))
-            found.append(_domain(f"host{number}", "cpu", parent, (), [], host_w))
+            domains.append(_domain(parent, "module", "node", card, parts, host_w + idle_w))
+            domains.append(_domain(f"host{number}", "cpu", parent, (), [], host_w))
         name = f"device{number}"
-        found.append(_domain(name, "device", parent, card, parts, idle_w))
+        domains.append(_domain(name, "device", parent, card, parts, idle_w))
         if shape.dies_per_card > 1:
-            found += [
+            domains += [
                 _domain(f"die{rank - ranks[0]}", "die", name, (rank,), [part], 0.0)
                 for rank, part in zip(card, parts, strict=True)
             ]
-    return found
+    return domains
 
 
 def _domain(

@@ -27,13 +27,13 @@ POWERCAP_COUNTERS = "sys/class/powercap/*/energy_uj"
 
 def survey(root: Path) -> dict[str, Any]:
     """Return everything that the backends find below the root, with one reading of each channel."""
-    found = find(root, ())
+    sensors = find(root, ())
     channels = []
-    for number, channel in enumerate(found.channels):
+    for number, channel in enumerate(sensors.channels):
         value, fault = None, None
         try:
-            assert found.read is not None
-            value = found.read(number)
+            assert sensors.read is not None
+            value = sensors.read(number)
         except ReadError as error:
             fault = error.reason
         except Exception as error:  # noqa: BLE001 -- any error of an untrusted backend is a result
@@ -41,10 +41,10 @@ def survey(root: Path) -> dict[str, Any]:
         channels.append(to_json_object(channel) | {"reading": value, "fault": fault})
     return {
         "backends": plugins.names("sensor"),
-        "domains": to_json_object(found.domains),
+        "domains": to_json_object(sensors.domains),
         "channels": channels,
-        "states": to_json_object([state.contract for state in found.states()] if found.states is not None else []),
-        "missing": to_json_object(found.missing),
+        "states": to_json_object([state.contract for state in sensors.states()] if sensors.states is not None else []),
+        "missing": to_json_object(sensors.missing),
         "powercap": any(root.glob(POWERCAP_COUNTERS)),
         "perf_events": sorted(path.name for path in root.glob(PERF_EVENTS) if not path.suffix),
         "cray_counters": sorted(f"/{path.relative_to(root)}" for path in root.glob(CRAY_COUNTERS)),

@@ -55,7 +55,7 @@ def read_number(path: Path) -> int:
     text = read_text(path)
     if not re.fullmatch(r"-?[0-9]+", text, re.ASCII) or len(text) > MAX_DIGITS:
         code: MissingCode = "implausible" if text else "missing"
-        raise ReadError(code, f"{path}: {text[:40]!r} is not a number" if text else f"{path} is empty")
+        raise ReadError(code, f'{path}: "{text[:40]}" is not a number' if text else f"{path} is empty")
     return int(text)
 
 
@@ -91,10 +91,10 @@ def number_or_none(path: Path) -> int | None:
 def entries(folder: Path, pattern: str) -> list[Path]:
     """Return matching entries of a folder, sorted by the numbers in their names; empty if there is no folder."""
     try:
-        found = [path for path in folder.iterdir() if re.fullmatch(pattern, path.name)]
+        paths = [path for path in folder.iterdir() if re.fullmatch(pattern, path.name)]
     except OSError:
         return []
-    return sorted(found, key=lambda path: [(len(part), part) for part in re.split(r"(\d+)", path.name)])
+    return sorted(paths, key=lambda path: [(len(part), part) for part in re.split(r"(\d+)", path.name)])
 
 
 def hwmon(root: Path, names: str) -> list[Path]:
@@ -106,8 +106,8 @@ def hwmon(root: Path, names: str) -> list[Path]:
 def temperature(chip: Path, labels: Sequence[str | None]) -> Path | None:
     """Return the file of the first temperature of a chip with one of these labels; None is a file without a label."""
     files = entries(chip, r"temp\d+_input")
-    found = {text_or_none(path.with_name(path.name.replace("_input", "_label"))): path for path in reversed(files)}
-    return next((found[label] for label in labels if label in found), None)
+    by_label = {text_or_none(path.with_name(path.name.replace("_input", "_label"))): path for path in reversed(files)}
+    return next((by_label[label] for label in labels if label in by_label), None)
 
 
 def pci_address(chip: Path) -> str | None:
@@ -144,7 +144,7 @@ class FileSensors:
         self.backend = backend
         self.fixes = fixes
         """The fix for each code of what is missing."""
-        self.found = SensorsFound(read=lambda number: read_micro(self._paths[number]))
+        self.offered = SensorsFound(read=lambda number: read_micro(self._paths[number]))
         self._paths: list[Path] = []
 
     def offer(self, domain: Domain, channel: Channel, path: Path) -> bool:
@@ -152,14 +152,14 @@ class FileSensors:
         if not self.readable(path, domain.name):
             return False
         self.add(domain)
-        self.found.channels.append(channel)
+        self.offered.channels.append(channel)
         self._paths.append(path)
         return True
 
     def add(self, domain: Domain) -> None:
         """Add a domain, which need not have its own channel."""
-        if all(domain.name != known.name for known in self.found.domains):
-            self.found.domains.append(domain)
+        if all(domain.name != known.name for known in self.offered.domains):
+            self.offered.domains.append(domain)
 
     def readable(self, path: Path, what: str) -> bool:
         """Whether the file can be read now; record why if not."""
@@ -177,4 +177,4 @@ class FileSensors:
         """Record something that cannot be read."""
         fix = self.fixes.get(code, "") if fix is None else fix
         missing = Missing(backend=self.backend, what=what, code=code, reason=reason, fix=fix)  # type: ignore[arg-type]
-        self.found.missing.append(missing)
+        self.offered.missing.append(missing)

@@ -145,10 +145,17 @@ class Watch:
     def _launch(self) -> None:
         order = self._order()
         command = [
-            sys.executable, "-m", "steelyard.worker.sensors", f"--node={order.node}", f"--process={order.process}",
-            f"--period={order.period_s!r}", f"--zero={order.zero_s!r}", f"--parent={order.parent}",
-            f"--root={order.root}", *(["--random-phase"] if order.random_phase else []),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "steelyard.worker.sensors",
+            f"--node={order.node}",
+            f"--process={order.process}",
+            f"--period={order.period_s!r}",
+            f"--zero={order.zero_s!r}",
+            f"--parent={order.parent}",
+            f"--root={order.root}",
+            *(["--random-phase"] if order.random_phase else []),
+        ]
         # With `=` and `--`: values from outside may look like options.
         command += [*(f"--device={device}" for device in order.devices), "--", str(order.raw)]
         added = {**os.environ, **_FEW_THREADS, **_OWN_MODULES}

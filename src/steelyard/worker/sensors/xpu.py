@@ -49,7 +49,7 @@ def open_xpu(root: Path, devices: Sequence[str]) -> SensorsFound:
     if reason := whose_numbers(root, devices, OTHERS):
         if hwmon(root, "i915|xe"):
             sensors.miss("the job's cards", "unsupported", reason, "")
-        return sensors.found
+        return sensors.offered
     # Ordered by PCI address, as Level Zero does if ZE_ENABLE_PCI_ID_DEVICE_ORDER is set.
     chips = sorted(hwmon(root, "i915|xe"), key=lambda chip: (pci_address(chip) or "~", chip.name))
     cards: dict[str, str] = {}
@@ -69,8 +69,8 @@ def open_xpu(root: Path, devices: Sequence[str]) -> SensorsFound:
             domain = Domain(name=f"{card}.{tile}", scope="die", parent=card, device=pci_address(chip))
             _offer(sensors, chip / "energy1_input", domain, None)
     if chosen:
-        sensors.found.states = lambda: [card_state(root, chip, name, BACKEND) for name, chip in chosen.items()]
-    return sensors.found
+        sensors.offered.states = lambda: [card_state(root, chip, name, BACKEND) for name, chip in chosen.items()]
+    return sensors.offered
 
 
 def _wanted(sensors: FileSensors, cards: int, devices: Sequence[str]) -> list[int]:

@@ -51,9 +51,9 @@ class GraphicsPart:
         self.highest = number_or_none(xe / "rp0_freq" if xe.is_dir() else folder / "rps_RP0_freq_mhz")
         self.reasons: dict[str, Path] = {}
         for path in entries(xe / "throttle" if xe.is_dir() else folder, THROTTLE_FILE):
-            found = re.fullmatch(THROTTLE_FILE, path.name)
-            if found:
-                self.reasons[found[1]] = path
+            match = re.fullmatch(THROTTLE_FILE, path.name)
+            if match:
+                self.reasons[match[1]] = path
 
 
 def card_state(root: Path, chip: Path, domain: str, backend: str) -> DeviceState:
@@ -88,10 +88,13 @@ def card_state(root: Path, chip: Path, domain: str, backend: str) -> DeviceState
     reads["limit_w"] = shown(root, limit), partial(read_micro, limit)
     default_uw = number_or_none(chip / "power1_rated_max")
     return state_of(
-        domain, backend, reads, unknown,
+        domain,
+        backend,
+        reads,
+        unknown,
         clock_limit_mhz=next((float(part.highest) for part in parts if part.highest), None),
         default_limit_w=default_uw * MICRO if default_uw else None,
-    )  # fmt: skip
+    )
 
 
 def _parts(device: Path) -> list[GraphicsPart]:

@@ -101,5 +101,5 @@ class Bert(nn.Module):
         self, tokens: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scores per token; `kinds` separates question and paragraph, `mask` tokens and padding."""
-        found = self.inner(input_ids=tokens, token_type_ids=kinds, attention_mask=mask)
-        return found.start_logits, found.end_logits
+        output = self.inner(input_ids=tokens, token_type_ids=kinds, attention_mask=mask)
+        return output.start_logits, output.end_logits

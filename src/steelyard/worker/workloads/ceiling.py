@@ -69,5 +69,5 @@ def one_of(name: str, value: str, valid: tuple[str, ...]) -> None:
     """Reject an option that is not one of the valid values."""
     if value not in valid:
         raise InputError(
-            "invalid option of a ceiling", problems=(Problem(f"model.{name}", f"is {value!r}", ", ".join(valid)),)
+            "invalid option of a ceiling", problems=(Problem(f"model.{name}", f"is {value}", ", ".join(valid)),)
         )

@@ -139,7 +139,7 @@ class _Product(Work):
             if "memory" in str(error):
                 raise
             raise InputError(
-                f"torch {torch.__version__} has no {name} matrix product on the device {self._device.type!r}: "
+                f"torch {torch.__version__} has no {name} matrix product on the device {self._device.type}: "
                 + " ".join(str(error).split())[:300],
                 next_step="use another --model dtype, or another size",
             ) from None
@@ -183,21 +183,21 @@ class _Product(Work):
 
     def fault(self) -> str | None:
         """Return the first element whose error exceeds its tolerance."""
-        found = None
+        fault = None
         for name, at, exact, allowed in self._lines:
             lines = self._product[at] if name == "row" else self._product.t()[at]
             difference = (lines.cpu().double() - exact).abs()
             # NaN counts as wrong, too.
             wrong = (~(difference <= allowed)).nonzero()
-            if len(wrong) and found is None:
+            if len(wrong) and fault is None:
                 line, place = (int(number) for number in wrong[0])
                 other = "column" if name == "row" else "row"
-                found = (
+                fault = (
                     f"{name} {at[line]}, {other} {place} of the product: expected {float(exact[line, place]):.9g}, "
                     f"found {float(lines[line, place]):.9g}, tolerance {float(allowed[line, place]):.3g}"
                 )
         self._product.fill_(-1 if self._format == torch.int32 else math.nan)
-        return found
+        return fault
 
     def effective(self) -> dict[str, str]:
         m, k = self._left.shape
@@ -209,10 +209,10 @@ class _Product(Work):
 
 
 def _known(name: str, kind: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise InputError(f"torch {torch.__version__} does not have {name}", next_step=f"use another dtype than {kind}")
-    return found
+    return dtype
 
 
 def _spread_out(lines: int) -> list[int]:
@@ -262,13 +262,13 @@ class _BandwidthStream(Work):
 
     def fault(self) -> str | None:
         """Return the first wrong element. The expected values are computed again."""
-        found = None
+        fault = None
         for start, piece in _pieces(self._result):
             first, second = (pattern(len(piece), piece.device, seed, start) for seed in (0, 1))
             expected = first * STREAM[self._kind][0] + second * STREAM[self._kind][1]
-            found = found or differing(piece, expected, start)
+            fault = fault or differing(piece, expected, start)
         self._result.fill_(math.nan)
-        return found
+        return fault
 
     def effective(self) -> dict[str, str]:
         return {
@@ -312,11 +312,11 @@ class _Copy(Work):
 
     def fault(self) -> str | None:
         """Return the first element that did not arrive as it was sent."""
-        found = None
+        fault = None
         for start, piece in _pieces(self._target):
-            found = found or differing(piece, pattern(len(piece), piece.device, 0, start), start)
+            fault = fault or differing(piece, pattern(len(piece), piece.device, 0, start), start)
         self._target.fill_(math.nan)
-        return found
+        return fault
 
     def effective(self) -> dict[str, str]:
         host = "host memory"
@@ -364,9 +364,9 @@ def _pieces(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         yield start, tensor[start : start + PIECE_ELEMENTS]
 
 
-def differing(found: torch.Tensor, expected: torch.Tensor, start: int = 0) -> str | None:
+def differing(result: torch.Tensor, expected: torch.Tensor, start: int = 0) -> str | None:
     """Return the first element that is not as expected, or None."""
-    if torch.equal(found, expected):
+    if torch.equal(result, expected):
         return None
-    place = int((~(found == expected)).nonzero()[0])
-    return f"element {start + place}: expected {float(expected[place]):.9g}, found {float(found[place]):.9g}"
+    place = int((~(result == expected)).nonzero()[0])
+    return f"element {start + place}: expected {float(expected[place]):.9g}, found {float(result[place]):.9g}"

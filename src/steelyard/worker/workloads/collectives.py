@@ -146,9 +146,9 @@ class _Collective(Work):
             # Gloo names only the scalar type that it does not know.
             if not any(word in text for word in ("support", "implement", "scalar type", "data type")):
                 raise
-            what = f"this collective in {str(self._format).removeprefix('torch.')} on {self._device.type!r}"
+            what = f"this collective in {str(self._format).removeprefix('torch.')} on {self._device.type}"
             raise InputError(
-                f"the backend {dist.get_backend()!r} does not support {what}: {text}",
+                f"the backend {dist.get_backend()} does not support {what}: {text}",
                 next_step="use another --backend or --precision, or all-reduce",
             ) from None
         self._put_back()
@@ -157,13 +157,13 @@ class _Collective(Work):
         """Return the first element of the first result that is not exactly as expected."""
         seen = min(self._used, len(self._places))
         expected = self._expected
-        found = None
+        fault = None
         if not torch.equal(self._results[:seen], expected.expand(seen, -1)):
             results = enumerate(self._places[:seen])
-            number, found = next((n, wrong) for n, result in results if (wrong := differing(result, expected)))
-            found += f", in result {number + 1} of {seen} since the last check"
+            number, fault = next((n, wrong) for n, result in results if (wrong := differing(result, expected)))
+            fault += f", in result {number + 1} of {seen} since the last check"
         self._put_back()
-        return found
+        return fault
 
     def effective(self) -> dict[str, str]:
         """Return size, format and number of kept results."""

@@ -200,8 +200,8 @@ class FasterRcnn(nn.Module):
             # that are short already are not cast again.
             short = pictures.dtype in (torch.bfloat16, torch.float16)
             with torch.autocast(pictures.device.type, pictures.dtype) if short else contextlib.nullcontext():
-                found: Detections = self.inner(cut)
-            return found
+                detections: Detections = self.inner(cut)
+            return detections
         real = [row != tasks.PADDING for row in labels]
         targets = [
             {"boxes": place[kept], "labels": label[kept]}
@@ -240,13 +240,13 @@ class DeformableDetr(nn.Module):
         columns = torch.arange(wide, device=pictures.device)[None, :] < sizes[:, 1:, None]
         mask = (rows & columns).long()
         if not self.training:
-            found = self.inner(pixel_values=pictures, pixel_mask=mask)
-            return _best(found.logits.float(), found.pred_boxes.float(), sizes)
+            output = self.inner(pixel_values=pictures, pixel_mask=mask)
+            return _best(output.logits.float(), output.pred_boxes.float(), sizes)
         if pictures.is_meta:
             # For counting: boxes cannot be matched without values. Neither that nor the loss is a matrix product, and
             # gradients take the same path from any sum of the outputs.
-            found = self.inner(pixel_values=pictures, pixel_mask=mask)
-            return torch.stack((found.logits.sum(), found.pred_boxes.sum())).sum()
+            output = self.inner(pixel_values=pictures, pixel_mask=mask)
+            return torch.stack((output.logits.sum(), output.pred_boxes.sum())).sum()
         wanted = _relative(boxes, labels, sizes)
         loss: torch.Tensor = self.inner(pixel_values=pictures, pixel_mask=mask, labels=wanted).loss
         return loss

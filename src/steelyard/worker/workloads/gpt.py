@@ -69,13 +69,19 @@ parameters in the layers, 910 million with the embeddings of 50257 tokens. CARAM
         metric="perplexity",
         modes=("train", "infer", "generate", "load"),
         reduced={
-            "size": "custom", "sequence": 32, "vocabulary": 101, "layers": 2, "heads": 2, "width": 16,
-            "prompt": 24, "new_tokens": 8,
+            "size": "custom",
+            "sequence": 32,
+            "vocabulary": 101,
+            "layers": 2,
+            "heads": 2,
+            "width": 16,
+            "prompt": 24,
+            "new_tokens": 8,
         },
         parameters=124_439_808,
         source="GPT-2 small as its authors released it: 12 layers, 768 wide, 50257 tokens, 1024 positions, tied head",
     )
-)  # fmt: skip
+)
 def build(
     size: str = "117M",
     sequence: int = 1024,
@@ -160,7 +166,7 @@ def _check_shape(size: str, given: dict[str, int | None], more: dict[str, int]) 
     base = SIZES.get(size)
     if base is None and size != "custom":
         valid = ", ".join([*SIZES, "custom"])
-        raise InputError("unknown GPT size", problems=(Problem("size", f"unknown size {size!r}", valid),))
+        raise InputError("unknown GPT size", problems=(Problem("size", f"unknown size {size}", valid),))
     whole = {name: value if value is not None else getattr(base, name, None) for name, value in given.items()}
     values = {name: value for name, value in whole.items() if value is not None}
     missing = [name for name in whole if name not in values]

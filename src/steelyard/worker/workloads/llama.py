@@ -100,7 +100,7 @@ def build(
     at_least(1, "Llama", **given, sequence=sequence, prompt=prompt, new_tokens=new_tokens)
     at_least(1, "Llama", vocabulary_multiple=vocabulary_multiple)
     if size not in SIZES:
-        problem = Problem("size", f"unknown size {size!r}", ", ".join(SIZES))
+        problem = Problem("size", f"unknown size {size}", ", ".join(SIZES))
         raise InputError("unknown Llama size", problems=(problem,))
     values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     shape = replace(SIZES[size], **values)

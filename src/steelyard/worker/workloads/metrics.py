@@ -62,13 +62,13 @@ class FromLibrary:
 
     def compute(self) -> float:
         """Return the value over all ranks."""
-        found = self._metric.compute()
+        result = self._metric.compute()
         if self._pick is None:
-            return self._finish(float(found) * self._scale)
+            return self._finish(float(result) * self._scale)
         # Skip tensors, such as counts per class.
-        numbers = {name: value for name, value in found.items() if getattr(value, "numel", lambda: 1)() == 1}
+        numbers = {name: value for name, value in result.items() if getattr(value, "numel", lambda: 1)() == 1}
         self.others = {name: float(value) * self._scale for name, value in numbers.items() if name != self._pick}
-        return float(found[self._pick]) * self._scale
+        return float(result[self._pick]) * self._scale
 
 
 class Boxes:
@@ -109,10 +109,10 @@ class Boxes:
 
     def compute(self) -> float:
         """Return the value over all ranks."""
-        found, wanted = _everybodys(self._found, 6), _everybodys(self._wanted, 5)
+        detected, wanted = _everybodys(self._found, 6), _everybodys(self._wanted, 5)
         self._metric.reset()
         self._metric.update(
-            [{"boxes": rows[:, :4], "scores": rows[:, 4], "labels": rows[:, 5].long()} for rows in found],
+            [{"boxes": rows[:, :4], "scores": rows[:, 4], "labels": rows[:, 5].long()} for rows in detected],
             [{"boxes": rows[:, :4], "labels": rows[:, 4].long()} for rows in wanted],
         )
         numbers = {name: float(value) for name, value in self._metric.compute().items() if value.numel() == 1}

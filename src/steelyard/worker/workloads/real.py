@@ -68,7 +68,7 @@ class RealData:
         files = list(self.train.files())
         if self.evaluation is not None:
             files += self.evaluation.files()
-        found = extent(self.root, files)
+        measured = extent(self.root, files)
         memory = host_memory()
         mount = hostinfo.mount_of(self.root.resolve(), ROOT)
         return DataFacts(
@@ -76,12 +76,12 @@ class RealData:
             path=str(self.root),
             samples=len(self.train),
             evaluation_samples=None if self.evaluation is None else len(self.evaluation),
-            files=found.files,
-            size_bytes=float(found.size_bytes),
-            identity=found.identity,
+            files=measured.files,
+            size_bytes=float(measured.size_bytes),
+            identity=measured.identity,
             filesystem="unknown" if mount is None else mount.kind,
             memory_bytes=memory,
-            fits_in_memory=None if memory is None else found.size_bytes < memory,
+            fits_in_memory=None if memory is None else measured.size_bytes < memory,
         )
 
 
@@ -102,7 +102,7 @@ def fit(form: Format, train: Any, evaluation: Any, task: Task | None, spec: RunS
         formats = [name for name in plugins.BUILTIN["data"] if task and plugins.load("data", name).kind == task.kind]
         valid = "leave --data out" if task is None else ", ".join(formats)
         raise InputError(
-            f"the workload {spec.workload!r} takes {takes}",
+            f"the workload {spec.workload} takes {takes}",
             problems=(Problem("data", f"{form.name} has data of kind {form.kind}", valid),),
         )
     if task.open is not None:

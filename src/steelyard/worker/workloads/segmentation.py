@@ -77,12 +77,12 @@ def _built(kind: str, classes: int, resolution: int, encoder: str, optimizer: Ma
     multiple_of(STRIDE, kind, resolution=resolution)
     models = library("segmentation_models_pytorch", "segmentation", f"the workload {kind}")
     if encoder not in models.encoders.get_encoder_names():
-        problem = Problem("encoder", f"unknown encoder {encoder!r}", "resnet101, mit_b4 and others of the library")
+        problem = Problem("encoder", f"unknown encoder {encoder}", "resnet101, mit_b4 and others of the library")
         raise InputError(f"invalid option of {kind}", problems=(problem,))
     try:
         module = getattr(models, kind)(encoder, encoder_weights=None, classes=classes)
     except (ValueError, TypeError) as error:
-        problem = Problem("encoder", f"{encoder!r}: {error}"[:200], "resnet101, mit_b4")
+        problem = Problem("encoder", f"{encoder}: {error}"[:200], "resnet101, mit_b4")
         raise InputError(f"invalid option of {kind}", problems=(problem,)) from None
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

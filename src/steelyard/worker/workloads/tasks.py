@@ -161,8 +161,8 @@ def detection(resolution: int, classes: int, *, normalise: bool) -> Task:
 
     def collate(samples: Sequence[Any]) -> tuple[Any, Any]:
         pictures = [normalised(pixels[None], plain=not normalise)[0] for pixels, _, _ in samples]
-        boxes = [torch.from_numpy(np.ascontiguousarray(found)) for _, found, _ in samples]
-        labels = [torch.from_numpy(np.ascontiguousarray(found)) for _, _, found in samples]
+        boxes = [torch.from_numpy(np.ascontiguousarray(each)) for _, each, _ in samples]
+        labels = [torch.from_numpy(np.ascontiguousarray(each)) for _, _, each in samples]
         _refuse(torch.cat(labels), classes, "label", "--model classes=N")
         return boxes_batch(pictures, boxes, labels)
 
@@ -178,7 +178,7 @@ def boxes_batch(
     boxes. The target has the boxes and labels again, for the metric.
     """
     sizes = torch.tensor([picture.shape[-2:] for picture in pictures])
-    most = max(1, *(len(found) for found in labels))
+    most = max(1, *(len(each) for each in labels))
     high, wide = sizes.amax(dim=0).tolist()
     whole = torch.zeros(len(pictures), 3, high, wide)
     all_boxes = torch.zeros(len(pictures), most, 4)
@@ -264,10 +264,10 @@ def _prepare_question(
     offsets = plain.encode(example.question, add_special_tokens=False).offsets[:longest]
     first = tokenizer.encode(example.question[: offsets[-1][1] if offsets else 0], example.paragraph)
     windows = [first, *first.overflowing]
-    found = [_place(window, example) for window in windows] if train else [(0, 0)]
-    holding = [number for number, (_, end) in enumerate(found) if end]
+    places = [_place(window, example) for window in windows] if train else [(0, 0)]
+    holding = [number for number, (_, end) in enumerate(places) if end]
     chosen = int(source.choice(holding)) if holding else 0
-    window, (start, end) = windows[chosen], found[chosen]
+    window, (start, end) = windows[chosen], places[chosen]
     spans = [span if owner == 1 else (0, 0) for span, owner in zip(window.offsets, window.sequence_ids, strict=True)]
     answers = tuple(dict.fromkeys(text for text, _ in example.answers))
     return {
@@ -314,10 +314,10 @@ def _picture(picture: Any) -> Any:
 
 
 def _resized(picture: Any, width: int, height: int) -> NDArray[np.uint8]:
-    found = _picture(picture)
-    if found.size != (width, height):
-        found = found.resize((width, height), resample=images.pillow().Resampling.BILINEAR)
-    return np.array(found, dtype=np.uint8)
+    image = _picture(picture)
+    if image.size != (width, height):
+        image = image.resize((width, height), resample=images.pillow().Resampling.BILINEAR)
+    return np.array(image, dtype=np.uint8)
 
 
 def _padded_cut(picture: Any, size: int, source: Random) -> NDArray[np.uint8]:

@@ -39,7 +39,7 @@ def build(name: str = "convnext_base", classes: int = 1000, resolution: int | No
     if not timm.is_model(plain):
         near = difflib.get_close_matches(plain, timm.list_models(), n=NEAR)
         valid = ", ".join(near) if near else "a name from timm.list_models()"
-        problem = Problem("name", f"unknown model {name!r}", valid)
+        problem = Problem("name", f"unknown model {name}", valid)
         raise InputError("timm has no such model", problems=(problem,))
     at_least(1, name, classes=classes, resolution=resolution)
     own = timm.get_pretrained_cfg(name)

@@ -34,16 +34,16 @@ def load_source(source: Source) -> Callable[..., Any]:
         setattr(module, DIGEST, source.sha256)
     build = getattr(module, source.function, None)
     if not callable(build):
-        raise InputError(f"{path} has no function {source.function!r}", next_step=f"define {source.function}()")
+        raise InputError(f"{path} has no function {source.function}", next_step=f"define {source.function}()")
     return build  # type: ignore[no-any-return]
 
 
 def _run(path: Path, text: bytes) -> Any:
     # Its own folder last: files next to it can be imported, but cannot replace a library.
     sys.path.append(str(path.parent))
-    found = importlib.util.spec_from_file_location(MODULE, path)
-    assert found is not None
-    module = importlib.util.module_from_spec(found)
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
     # By name, so that DataLoader workers can find what the file defines.
     sys.modules[MODULE] = module
     try:

@@ -20,16 +20,16 @@ LAST_CHARACTERS = 300
 
 def keep(scratch: Path, raw: Path, end: wrap.ProgramEnd) -> None:
     """Add what the ranks counted to their own events; if none did, why not."""
-    found = {}
+    passes = {}
     for path in sorted(scratch.glob(observe.EVENTS_PATTERN)):
         with suppress(SteelyardError, ValueError):
             for event in observe.read_events(path):
                 if event.pop("kind") == KIND:
-                    found[path.name] = from_json_object(wrap.SecondPass, event)
-    for name, counted in found.items():
+                    passes[path.name] = from_json_object(wrap.SecondPass, event)
+    for name, counted in passes.items():
         if (raw / name).exists():
             _write(raw, int(name.split("-")[1].split(".")[0]), counted)
-    if found:
+    if passes:
         return
     how = f"it was ended after {end.wall_s:.0f} s" if end.ended_by == "time limit" else f"signal {end.signal}"
     if end.ended_by == "itself" and end.exit_code is not None:

@@ -32,12 +32,12 @@ def below(number: int, but: int | None = None) -> list[int]:
                 state, parent = text.rpartition(")")[2].split()[:2]
                 if state not in "ZX":
                     children.setdefault(int(parent), []).append(int(entry.name))
-    found, left = [], [number]
+    living, left = [], [number]
     while left:
         more = [child for child in children.get(left.pop(0), ()) if child != but]
-        found += more
+        living += more
         left += more
-    return found
+    return living
 
 
 def tell(numbers: list[int], order: signal.Signals) -> None:

@@ -47,9 +47,9 @@ class EventClock:
         """Put an event into the queue."""
         event = self._device.Event(enable_timing=True)
         event.record()
-        found = (event, time.monotonic())
-        self._first = self._first or found
-        return found
+        moment = (event, time.monotonic())
+        self._first = self._first or moment
+        return moment
 
     @staticmethod
     def passed(moment: Any) -> Any:

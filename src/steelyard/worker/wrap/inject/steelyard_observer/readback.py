@@ -96,33 +96,35 @@ def read_settings(training: SeenTraining) -> dict[str, str]:
     if torch is None:
         # Steps that the program itself marks need no torch.
         return {}
-    found = {"torch": torch.__version__, "parallel": training.parallel, "precision": _precision(training, torch)}
+    settings = {"torch": torch.__version__, "parallel": training.parallel, "precision": _precision(training, torch)}
     about = read_rank(training)
-    found |= {"world": about["world"], "device": about["device"]}
+    settings |= {"world": about["world"], "device": about["device"]}
     first = next((one for one in training.fired.values() if one is not None), None)
     first = first or next(iter(training.optimizers.values()), None)
     if first is not None:
         group = first.param_groups[0]
-        found["optimizer"] = type(first).__name__
-        found["optimizer_kernel"] = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "default"
+        settings["optimizer"] = type(first).__name__
+        settings["optimizer_kernel"] = (
+            "fused" if group.get("fused") else "foreach" if group.get("foreach") else "default"
+        )
         groups = [group for one in training.optimizers.values() for group in one.param_groups]
         sizes = {id(parameter): parameter.numel() for group in groups for parameter in group["params"]}
-        found["trained_parameters"] = sum(sizes.values())
+        settings["trained_parameters"] = sum(sizes.values())
         if any(type(p).__name__ == "DTensor" for p in group["params"][:1]):
-            found["parallel"] = "fsdp"
+            settings["parallel"] = "fsdp"
     if training.first_loader is not None:
-        found["loader.workers"] = getattr(training.first_loader, "_num_workers", None)
-        found["loader.pin_memory"] = getattr(training.first_loader, "_pin_memory", None)
+        settings["loader.workers"] = getattr(training.first_loader, "_num_workers", None)
+        settings["loader.pin_memory"] = getattr(training.first_loader, "_pin_memory", None)
     if (batch := _usual(training.batches)) is not None:
-        found["batch"] = batch
+        settings["batch"] = batch
     if (micro := _usual(training.micro_batches)) is not None:
-        found["accumulation"] = micro
+        settings["accumulation"] = micro
     dynamo = sys.modules.get("torch._dynamo.utils")
     graphs = dynamo.counters["stats"]["unique_graphs"] if dynamo is not None else 0
-    found["compile"] = "on" if graphs else "off"
-    found["attention"] = read_attention(training, torch)
-    found["float32_products"] = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    return {name: str(value)[:4000] for name, value in found.items() if value is not None}
+    settings["compile"] = "on" if graphs else "off"
+    settings["attention"] = read_attention(training, torch)
+    settings["float32_products"] = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return {name: str(value)[:4000] for name, value in settings.items() if value is not None}
 
 
 def _precision(training: SeenTraining, torch: Any) -> str:

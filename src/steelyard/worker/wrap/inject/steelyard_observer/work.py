@@ -95,8 +95,8 @@ def _first_tensor(value: Any, depth: int) -> Any:
         value = list(value.values())
     if depth and isinstance(value, (list, tuple)):
         for part in value:
-            found = _first_tensor(part, depth - 1)
-            if found is not None:
-                return found
+            tensor = _first_tensor(part, depth - 1)
+            if tensor is not None:
+                return tensor
         return None
     return value if getattr(value, "ndim", 0) >= 1 else None
