@@ -41,10 +41,13 @@ READ: Final = (
         "best",
         "energy",
     ),
-    *("audit", "study --dry-run", "verify --history", "verify --no-run"),
+    *("audit", "study --dry-run", "verify --history", "verify --no-run", "show ARCHIVED", "show ARCHIVED --derive"),
+    *("query", "query QUESTION", "query --format parquet", "expect", "import --save"),
 )
 PAGES: Final = ("report", "pack", "audit --html", "suite report", "report --format csv")
-MAKE: Final = ("run", "study", "study --again", "verify", "suite run")
+MAKE: Final = (
+    "run", "archive", "study", "study --again", "archive --drop-raw", "verify", "suite run", "import", "wrap",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,9 @@ def places(genuine: Genuine) -> list[str]:
     found: dict[str, str] = {}
     for path in sorted(results.rglob("*")):
         name = str(path.relative_to(results))
+        # The runs of recipes and suites are as others are.
+        if re.match(r"runs/(?!s/|c/).+/", name):
+            continue
         # One run per study, one file of each kind per folder of code.
         kind = re.sub(r"sim-[0-9a-f]{12}-r\d{4}", "RUN", name)
         kind = re.sub(r"worker/steelyard/.+", "worker/steelyard/FILE", kind)
@@ -170,6 +176,8 @@ def links(genuine: Genuine) -> Iterator[Case]:
                 verbs = (*STATUS[number // 2 % 6 :][:2], "status", *SEND[number // 2 % 3 :][:1])
             else:
                 verbs = (*[READ[(number + i) % len(READ)] for i in range(5)], STATUS[number % 3], SEND[number % 2])
+                # It reads everything, and removes what it has read.
+                verbs = (*verbs, *(("archive",) if number % 2 else ()))
             verbs = (*dict.fromkeys(verbs), *_costly(number, campaign=campaign))
             yield Case("link", f"{kind} at {name}", plant, verbs, own=own)
 

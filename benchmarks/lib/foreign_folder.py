@@ -1,4 +1,5 @@
-"""A genuine results folder, to plant things in: simulated runs, a campaign on Slurm and one on Kubernetes.
+"""A genuine results folder, to plant things in: simulated runs, some of them archived, an imported table, a campaign on
+Slurm and one on Kubernetes.
 
 The Slurm campaign is half collected, has a task that ended and was not collected, and a job that was not submitted:
 the queue was full. The pods of the Kubernetes campaign have ended, and nothing of it is collected.
@@ -11,12 +12,16 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from simjob import run_spec
+from steelyard.audit.foreign import keep, read_results
+from steelyard.cli.exit_codes import INVALID
+from steelyard.contracts.observe import Status
 from steelyard.inputs.study import expand, load_study
+from steelyard.results.fold import archive
 from steelyard.results.store import ResultFolder
 from tripwire import Api, Sandbox, Verb
 
@@ -30,6 +35,8 @@ STUDIES: Final = {
     "c": f'name = "c"\nrepeats = 2\n[run]\nworkload = "sim"\n{BUDGET}'
     "[sweep]\nbatch = [8, 16]\ntime_limit_s = [30.0, 90.0]\n",
     "k": f'name = "k"\nrepeats = 2\n[run]\nworkload = "sim"\n{BUDGET}',
+    "a": f'name = "a"\nrepeats = 2\n[run]\nworkload = "sim"\nbatch = 64\n{BUDGET}',
+    "f": f'name = "f"\nrepeats = 1\n[run]\nworkload = "sim"\nbatch = 128\n{BUDGET}',
     "n": f'name = "n"\nrepeats = 1\n[run]\nworkload = "sim"\n{BUDGET}',
 }
 SITES: Final = {
@@ -45,6 +52,8 @@ RECIPE: Final = """name = "recipe"\ntitle = "simulated"\ndocuments = "this file"
 crosscheck_steps = 0\nbudget = { min_steps = 20, max_steps = 20, min_seconds = 0.0 }
 [expect]\nvalue = 3200.0\ntolerance = 0.03\nunit = "samples/s"\n"""
 SUITE: Final = Path(__file__).resolve().parents[2] / "docs" / "examples" / "suites" / "node-a"
+TABLE: Final = Path(__file__).resolve().parents[2] / "tests" / "data" / "imported" / "jube-caraml.csv"
+_PROGRAM: Final = (sys.executable, "-c", "print('an ordinary program')")
 _AT: Final = ("--results", "{results}")
 _RUN: Final = ("run", "sim", "--min-steps", "20", "--max-steps", "20", "--min-seconds", "0", "--repeats", "1")
 VERBS: Final = {
@@ -54,6 +63,8 @@ VERBS: Final = {
         Verb("show STUDY", ("show", "s", *_AT)),
         Verb("show RUN", ("show", "{run}", *_AT)),
         Verb("show RUN --derive", ("show", "{run}", "--derive", *_AT)),
+        Verb("show ARCHIVED", ("show", "{archived}", *_AT)),
+        Verb("show ARCHIVED --derive", ("show", "{archived}", "--derive", *_AT)),
         Verb("show --json", ("show", "c", "--json", *_AT)),
         Verb("compare", ("compare", "s:batch=8,devices=1", "s:batch=16,devices=1", *_AT)),
         Verb("scaling", ("scaling", "s:batch=8", *_AT)),
@@ -61,6 +72,11 @@ VERBS: Final = {
         Verb("best", ("best", "s", *_AT)),
         Verb("energy", ("energy", "s", *_AT)),
         Verb("audit", ("audit", "s", *_AT)),
+        Verb("query", ("query", "select * from runs", *_AT)),
+        Verb("query QUESTION", ("query", "slow-nodes", *_AT)),
+        Verb("query --format parquet", ("query", "select * from settings", "-o", "{out}/x.parquet", *_AT)),
+        Verb("expect", ("expect", "resnet50", "--device", "A100", "--value", "2130", *_AT)),
+        Verb("import --save", ("import", "{table}", "--save", "{out}/table.csv", *_AT)),
         Verb("status", ("status", *_AT)),
         Verb("status STUDY", ("status", "c", "--json", *_AT)),
         Verb("status --wait", ("status", "--wait", *_AT), foreign_only=True),
@@ -99,7 +115,7 @@ VERBS: Final = {
         Verb("study", ("study", "{work}/n.toml", *_AT), writes_results=True, starts_worker=True, costly=True),
         Verb(
             "study --again",
-            ("study", "{work}/s.toml", "--again", "completed", *_AT),
+            ("study", "{work}/f.toml", "--again", "failed", *_AT),
             writes_results=True,
             starts_worker=True,
             costly=True,
@@ -111,9 +127,20 @@ VERBS: Final = {
             starts_worker=True,
             costly=True,
         ),
+        Verb("archive", ("archive", *_AT), writes_results=True),
+        Verb("archive --drop-raw", ("archive", "--drop-raw", "0", *_AT), writes_results=True),
+        Verb("import", ("import", "{table}", *_AT), writes_results=True),
+        Verb(
+            "wrap",
+            ("wrap", *_AT, "--", *_PROGRAM),
+            writes_results=True,
+            starts_worker=True,
+            costly=True,
+            program=_PROGRAM,
+        ),
         Verb(
             "suite run",
-            ("suite", "run", "{suite}", "--size", "tiny", *_AT),
+            ("suite", "run", "{suite}", "--size", "small", *_AT),
             writes_results=True,
             starts_worker=True,
             costly=True,
@@ -148,6 +175,8 @@ class Genuine:
     kept: Path
     run: str
     """A run of the study s."""
+    archived: str
+    """A run of the study a, whose runs are archived."""
     campaigns: tuple[str, ...]
     """The random names of the campaigns."""
     inodes: dict[str, int]
@@ -167,9 +196,9 @@ class Genuine:
         """Put everything back. `own`: this user sent the campaigns; else the folder is somebody else's."""
         sandbox = self.sandbox
         for name, path in (("work", sandbox.work), ("state", sandbox.state)):
-            shutil.rmtree(path)
+            subprocess.run(["rm", "-rf", path], check=True)
             if name == "work" or own:
-                shutil.copytree(self.kept / name, path, symlinks=True)
+                subprocess.run(["cp", "-a", self.kept / name, path], check=True)
             else:
                 path.mkdir()
         if own:
@@ -197,7 +226,10 @@ class Genuine:
     def words(self, verb: Verb) -> list[str]:
         """The command line of a verb."""
         sandbox = self.sandbox
-        places = {"results": sandbox.results, "work": sandbox.work, "out": sandbox.out, "run": self.run, "suite": SUITE}
+        places = {
+            "results": sandbox.results, "work": sandbox.work, "out": sandbox.out, "run": self.run,
+            "archived": self.archived, "suite": SUITE, "table": TABLE,
+        }  # fmt: skip
         return [word.format(**places) for word in verb.words]
 
 
@@ -211,13 +243,22 @@ def make(root: Path) -> Genuine:
     for name, text in SITES.items():
         (work / f"{name}.toml").write_text(text.format(python=sys.executable, digest="ab" * 32))
     (work / "recipe.toml").write_text(RECIPE)
-    runs = [run_spec(ResultFolder(sandbox.results), spec) for spec in expand(load_study(work / "s.toml"), work).runs]
+    results = ResultFolder(sandbox.results)
+    archived = [run_spec(results, spec) for spec in expand(load_study(work / "a.toml"), work).runs]
+    archive(results)
+    keep(results, read_results([TABLE]))
+    runs = [run_spec(results, spec) for spec in expand(load_study(work / "s.toml"), work).runs]
+    for spec in expand(load_study(work / "f.toml"), work).runs:
+        run_spec(results, spec, lambda record: replace(record, status=Status(code="failed", reason="it failed")))
 
     def command(*words: str) -> None:
-        seen = sandbox.run(Verb(words[0], words), [*words, "--results", str(sandbox.results)], own=True)
-        if seen.code not in (0, 1):
+        line = [*(word.format(work=work, suite=SUITE) for word in words), "--results", str(sandbox.results)]
+        seen = sandbox.run(Verb(words[0], words), line, own=True)
+        if seen.code == INVALID:
             raise RuntimeError(f"{words}: {seen.output}")
 
+    command(*VERBS["verify"].words[:-2])
+    command("suite", "run", "{suite}", "--size", "tiny")
     sandbox.more["TRIPWIRE_ONE"] = "yes"
     command("study", str(work / "c.toml"), "--site", str(work / "slurm.toml"))
     sandbox.more.clear()
@@ -239,4 +280,4 @@ def make(root: Path) -> Genuine:
     ids = [*sandbox.state.rglob("000.id"), slurm / "jobs" / "000" / "id"]
     sandbox.job = "|".join(path.read_text().partition(";")[0].strip() for path in ids if path.exists())
     inodes = {str(path.parent.relative_to(work)): path.parent.stat().st_ino for path in plans}
-    return Genuine(sandbox, kept, runs[0].run_id, names, inodes)
+    return Genuine(sandbox, kept, runs[0].run_id, archived[0].run_id, names, inodes)

@@ -77,6 +77,21 @@ def races(genuine: Genuine, times: int) -> Iterator[Case]:
                 races=(name, kind),
                 times=times,
             )
+    for name, kind in (("runs", "folder"), ("runs/s", "folder"), (run, "folder"), (f"{run}/raw", "folder"),
+                       (f"{run}/record.json", "file"), ("archive", "folder"), (".scratch", "folder")):  # fmt: skip
+        yield Case("race", f"{name}, archive", lambda _: None, ("archive",), races=(name, kind), times=times)
+    segment = f"archive/{next((genuine.sandbox.results / 'archive').iterdir()).name}"
+    for name, kind in (("archive", "folder"), (segment, "folder"), (f"{segment}/runs.tar", "file"),
+                       (f"{segment}/index", "file"), (f"{segment}/runs.parquet", "file")):  # fmt: skip
+        verbs = ("query", "show ARCHIVED --derive")
+        yield Case(
+            "race",
+            f"{name.replace(segment, 'archive/SEGMENT')}, read",
+            lambda _: None,
+            verbs,
+            races=(name, kind),
+            times=times,
+        )
     for name in (".scratch", "runs/n", "runs"):
         yield Case(
             "race", f"{name}, run", lambda _: None, ("study", "run"), races=(name, "folder"), times=max(1, times // 8)
@@ -158,6 +173,9 @@ def git_case(what: str, where: str) -> Case:
         elif where == "module":
             with (git / "modules" / "inner" / "config").open("a") as file:
                 file.write(lines)
+            # Git looks at submodules only where it is asked to.
+            with (repository / ".gitmodules").open("a") as file:
+                file.write("\tignore = none\n")
         elif where == "include":
             (git / "more").write_text(lines)
             with (git / "config").open("a") as file:

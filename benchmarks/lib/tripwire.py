@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tripwire_hook.sitecustomize import TRIPWIRE
+from tripwire_hook.sitecustomize import TRIPWIRE, is_device
 
 MARK: Final = "FOREIGN-MARK"
 """In everything that somebody else wants to have started, created or sent."""
@@ -111,6 +111,8 @@ class Verb:
     foreign_only: bool = False
     """It would wait for the user's own jobs."""
     costly: bool = False
+    program: tuple[str, ...] = ()
+    """The user's own program, which the command line names."""
 
 
 @dataclass
@@ -337,7 +339,8 @@ class Sandbox:
 
     def _may_start(self, verb: Verb, words: list[str]) -> bool:
         worker = words[:1] == [sys.executable] and any(word.startswith("steelyard.worker") for word in words)
-        return verb.starts_worker and (worker or Path(words[0]).name in ("git", "nvidia-smi", "rocm-smi", "lscpu"))
+        asked = tuple(words) == verb.program or Path(words[0]).name in ("git", "nvidia-smi", "rocm-smi", "lscpu")
+        return verb.starts_worker and (worker or asked)
 
     def _is_hostile(self, request: str) -> bool:
         """Return whether a request carries what somebody else planted, or deletes what is not the user's own."""
@@ -458,5 +461,6 @@ def _change(text: str, sandbox: Sandbox) -> str | None:
     else:
         named = list(_NAMED.finditer(found["words"]))
         path = os.path.join(named[-1]["folder"] or str(sandbox.work), named[-1]["name"]) if named else None
-    ours = (str(sandbox.log), str(sandbox.started), str(sandbox.full), "/dev/", "/proc/")
-    return None if path is None or path.startswith(ours) or path.endswith("(deleted)") else path
+    ours = (str(sandbox.log), str(sandbox.started), str(sandbox.full), "/proc/")
+    skipped = path is None or path.startswith(ours) or is_device(path) or path.endswith("(deleted)")
+    return None if skipped else path

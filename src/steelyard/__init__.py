@@ -23,6 +23,7 @@ def open_results(path: str | os.PathLike[str]) -> of_results.Results:
     """Open the runs of a results folder, archived or not, as tables of DuckDB: runs, quantities, settings, findings.
 
     `open_results(path).query("select ...").df()` is a data frame, `.to_arrow_table()` a table of Arrow.
+    `left_out` names the runs whose records cannot be read.
     """
     import importlib
     from pathlib import Path

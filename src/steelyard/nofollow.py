@@ -35,6 +35,7 @@ _FLAGS: Final = {
     "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
     "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
 }
+_BY_OTHERS: Final = modes.S_IWGRP | modes.S_IWOTH
 _NOT_A_FOLDER: Final = (errno.ENOTDIR, errno.ELOOP)
 
 
@@ -42,7 +43,7 @@ class _Held(threading.local):
     """The folders that a thread keeps open, and their handles."""
 
     def __init__(self) -> None:
-        self.folders: dict[Path, int] = {}
+        self.folders: dict[str, int] = {}
 
 
 _held = _Held()
@@ -55,27 +56,36 @@ class LinkError(SteelyardError):
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Keep a folder open: what is in it is meanwhile reached from there, in this thread, without the way to it."""
-    if path in _held.folders or packed.inside(path):
+    if str(path) in _held.folders or packed.inside(path):
         yield
         return
     with _opened(path, os.O_RDONLY | os.O_DIRECTORY) as handle:
-        _held.folders[path] = handle
+        _held.folders[str(path)] = handle
         try:
             yield
         finally:
-            del _held.folders[path]
+            del _held.folders[str(path)]
+
+
+def _held_at(path: Path) -> tuple[int, str] | None:
+    """Return the handle of the folder in which a path is, and its name there, if that folder is kept open."""
+    if not _held.folders:
+        return None
+    # Texts, because paths take longer to compare than files to open.
+    text = str(path)
+    if (handle := _held.folders.get(text)) is not None:
+        return handle, "."
+    folder, _, name = text.rpartition("/")
+    handle = _held.folders.get(folder)
+    return None if handle is None or name == ".." else (handle, name)
 
 
 @contextmanager
 def folder_of(path: Path) -> Iterator[tuple[int, str]]:
     """Yield a handle of the folder in which a path is, and its name there."""
-    if _held.folders:
-        if (handle := _held.folders.get(path)) is not None:
-            yield handle, "."
-            return
-        if (handle := _held.folders.get(path.parent)) is not None and path.name != "..":
-            yield handle, path.name
-            return
+    if (at := _held_at(path)) is not None:
+        yield at
+        return
     if not path.is_absolute() or ".." in path.parts:
         raise ValueError(f"not an absolute path without '..': {path}")
     handle = os.open("/", _FOLDER)
@@ -102,17 +112,28 @@ def _refuse_link(path: Path, folder: int) -> None:
             raise LinkError(f"{path} is a link; links in a results folder are refused")
 
 
+def _open(path: Path, flags: int) -> int:
+    """Return a handle of a file or folder."""
+    if (at := _held_at(path)) is not None:
+        return _open_in(path, *at, flags)
+    with folder_of(path) as (folder, name):
+        return _open_in(path, folder, name, flags)
+
+
+def _open_in(path: Path, folder: int, name: str, flags: int) -> int:
+    try:
+        return os.open(name, flags | _COMMON, 0o666, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _NOT_A_FOLDER:
+            _refuse_link(path, folder)
+        error.filename = str(path)
+        raise
+
+
 @contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
     """Yield a handle of a file or folder."""
-    with folder_of(path) as (folder, name):
-        try:
-            handle = os.open(name, flags | _COMMON, 0o666, dir_fd=folder)
-        except OSError as error:
-            if error.errno in _NOT_A_FOLDER:
-                _refuse_link(path, folder)
-            error.filename = str(path)
-            raise
+    handle = _open(path, flags)
     try:
         yield handle
     finally:
@@ -123,7 +144,8 @@ def open_file(path: Path, mode: Literal["r", "x", "a"] = "r") -> IO[Any]:
     """Open a regular file in binary mode: to read, to create, or to append."""
     if mode == "r" and (at := packed.inside(path)):
         return packed.open_member(at, open_file)
-    with _opened(path, _FLAGS[mode]) as handle:
+    handle = _open(path, _FLAGS[mode])
+    try:
         state = os.fstat(handle)
         if not modes.S_ISREG(state.st_mode):
             raise LinkError(f"{path} is not a regular file")
@@ -131,7 +153,22 @@ def open_file(path: Path, mode: Literal["r", "x", "a"] = "r") -> IO[Any]:
             # A second name of a file outside would be changed with it.
             raise LinkError(f"{path} is a hard link; links in a results folder are refused")
         # What is appended goes to the file in one write.
-        return os.fdopen(os.dup(handle), "rb" if mode == "r" else "wb", buffering=0 if mode == "a" else -1)
+        return os.fdopen(handle, "rb" if mode == "r" else "wb", buffering=0 if mode == "a" else -1)
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def open_own(path: Path, mode: Literal["ab", "wb", "w"], buffering: int = -1) -> IO[Any]:
+    """Open a file to write in a folder that we have made; OSError if there is a link of its name.
+
+    The way to the folder may have links: a worker gets the path as its job has it.
+    """
+
+    def open_leaf(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    return open(path, mode, buffering, encoding=None if "b" in mode else "utf-8", opener=open_leaf)
 
 
 def open_files(path: Path) -> Iterator[tuple[str, int, os.stat_result]]:
@@ -198,10 +235,10 @@ def flush(path: Path) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o777, *, exist_ok: bool = False) -> None:
-    """Create a folder."""
+    """Create a folder. Others can write to it only if they can write to the folder that it is in."""
     try:
         with folder_of(path) as (folder, name):
-            os.mkdir(name, mode, dir_fd=folder)
+            os.mkdir(name, mode & (~_BY_OTHERS | os.fstat(folder).st_mode), dir_fd=folder)
     except FileExistsError:
         if not exist_ok or not is_folder(path):
             raise

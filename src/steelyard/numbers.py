@@ -46,6 +46,11 @@ def change(share: float) -> str:
     return f"{short(100 * share, 2)} %" if share < 2 else f"{short(1 + share, 2)}x"
 
 
+def count_in(text: str) -> int | None:
+    """Return a count that a text is: up to 18 of the digits 0 to 9; None for everything else, such as "²"."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
 def natural_order(text: str) -> list[float | str]:
     """Sort key for labels: numbers by value, so that batch=8 comes before batch=16."""
     return [float(part) if i % 2 else part for i, part in enumerate(re.split(r"([0-9]+(?:\.[0-9]+)?)", text))]

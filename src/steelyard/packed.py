@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
-from steelyard.errors import DamagedDataError
+from steelyard.errors import DamagedDataError, leave_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,9 @@ FOLDER: Final = "archive"
 TAR: Final = "runs.tar"
 INDEX: Final = "index"
 SEGMENT: Final = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}")
-MAX_INDEX_BYTES: Final = 1 << 26
+MAX_INDEX_BYTES: Final = 1 << 21
+MAX_RUNS: Final = 1 << 13
+"""In a segment. Ours have half as many; many short lines take twenty times the memory of their text."""
 MAX_MEMBERS: Final = 100_001
 BLOCK: Final = 512
 # Larger members are read piece by piece.
@@ -37,6 +39,10 @@ _NAME: Final = slice(0, 100)
 _SIZE: Final = slice(124, 136)
 _CHECKSUM: Final = slice(148, 156)
 _KIND: Final = slice(156, 157)
+# The names become parts of paths: a line must not lead out of the folder.
+_LINE: Final = rb"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]* [0-9]{1,18} [0-9]{1,18}"
+_OF_A_RUN: Final = re.compile(_LINE)
+_OF_RUNS: Final = re.compile(rb"(?:" + _LINE + rb"\n)*")
 _PREFIX: Final = slice(345, 500)
 
 
@@ -74,12 +80,22 @@ def inside(path: Path) -> Inside | None:
 # A segment is never changed, and no other gets its name.
 @lru_cache(maxsize=8192)
 def index_of(segment: Path, opener: Callable[[Path], IO[bytes]]) -> list[bytes]:
-    """Return the sorted lines of the index of a segment."""
+    """Return the sorted lines of the index of a segment; lines that cannot be of a run are left out."""
     with opener(segment / INDEX) as file:
         text = file.read(MAX_INDEX_BYTES + 1)
     if len(text) > MAX_INDEX_BYTES:
         raise DamagedDataError(f"{segment / INDEX} is larger than {MAX_INDEX_BYTES:,} bytes, the limit for an index")
-    return sorted(text.splitlines())
+    if text.count(b"\n") > MAX_RUNS:
+        raise DamagedDataError(f"{segment / INDEX} names more than {MAX_RUNS:,} runs, the limit for a segment")
+    lines = text.splitlines()
+    if not _OF_RUNS.fullmatch(text):
+        sound = [line for line in lines if _OF_A_RUN.fullmatch(line)]
+        if len(sound) < len(lines):
+            bad = len(lines) - len(sound)
+            what = f"{bad:,} of {len(lines):,} lines are not the place of a run"
+            leave_out(DamagedDataError(f"{segment / INDEX}: {what}"))
+        lines = sound
+    return sorted(lines)
 
 
 def place_of(lines: list[bytes], run: str) -> ByteRange | None:
@@ -143,7 +159,9 @@ def _list_members(segment: Path, run: str, opener: Callable[[Path], IO[bytes]]) 
         at, end = place.offset, place.offset + place.bytes
         while at < end:
             name, size = _parse_header(os.pread(file.fileno(), BLOCK, at), run)
-            if at + BLOCK + size > end or len(members) >= MAX_MEMBERS:
+            # The name is a path below the run, and stays one when the run is unpacked.
+            outside = "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/"))
+            if outside or at + BLOCK + size > end or len(members) >= MAX_MEMBERS:
                 raise DamagedDataError(f"damaged archive {segment / TAR} at {run}")
             members[name] = ByteRange(at + BLOCK, size)
             at += BLOCK + -(-size // BLOCK) * BLOCK

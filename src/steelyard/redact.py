@@ -11,49 +11,57 @@ import base64
 import binascii
 import re
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, Final
 
 MARK: Final = "[redacted]"
 SHORT: Final = 300
 
 # -- secrets with a form of their own: what must be in the text (in lower case), and the form
 
-# Beginnings after which 16 or more letters, digits and characters of base64 follow.
+# As their makers spell them. Beginnings after which 16 or more letters, digits and characters of base64 follow.
 _PREFIXES: Final = (
     "github_pat_", "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glimt-", "glagent-", "glsoat-", "glffct-",
-    "gloas-", "gr1348941", "api_org_", "sk-", "nvapi-", "gsk_", "xai-", "pplx-", "r8_", "rpa_", "lsv2_pt_", "lsv2_sk_",
-    "wandb_v1_", "fw_", "xapp-", "pypi-age", "dckr_pat_", "dckr_oat_", "hvs.", "hvb.", "hvr.", "sk_live_", "sk_test_",
-    "rk_live_", "rk_test_", "pk_live_", "pk_test_", "whsec_", "sg.", "dop_v1_", "doo_v1_", "dor_v1_", "shpat_",
-    "shpca_", "shppa_", "shpss_", "atatt3", "atctt3", "atbb", "lin_api_", "ntn_", "figd_", "glsa_", "glc_", "nrak-",
-    "sntrys_", "sntryu_", "dp.pt.", "dp.st.", "dp.ct.", "dp.sa.", "pmak-", "pul-", "rubygems_", "tskey-", "akcp",
-    "hrku-", "pscale_tkn_", "pscale_pw_", "pscale_oauth_", "sbp_", "dt0c01.", "age-secret-key-1", "ops_eyj", "gocspx-",
+    "gloas-", "GR1348941", "api_org_", "sk-or-v1-", "sk-", "nvapi-", "gsk_", "xai-", "pplx-", "r8_", "rpa_", "lsv2_pt_",
+    "lsv2_sk_",
+    "wandb_v1_", "fw_", "xapp-", "pypi-AgE", "dckr_pat_", "dckr_oat_", "hvs.", "hvb.", "hvr.", "sk_live_", "sk_test_",
+    "rk_live_", "rk_test_", "pk_live_", "pk_test_", "whsec_", "SG.", "dop_v1_", "doo_v1_", "dor_v1_", "shpat_",
+    "shpca_", "shppa_", "shpss_", "ATATT3", "ATCTT3", "ATBB", "lin_api_", "ntn_", "figd_", "glsa_", "glc_", "NRAK-",
+    "sntrys_", "sntryu_", "dp.pt.", "dp.st.", "dp.ct.", "dp.sa.", "PMAK-", "pul-", "rubygems_", "tskey-", "AKCp",
+    "HRKU-", "pscale_tkn_", "pscale_pw_", "pscale_oauth_", "sbp_", "dt0c01.", "AGE-SECRET-KEY-1", "ops_eyJ", "GOCSPX-",
     "ya29.", "1//0", "xkeysib-", "shippo_live_", "shippo_test_", "npm_", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
-    "eyj", "xoxa-", "xoxb-", "xoxe-", "xoxe.xoxp-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "key-", "sq0atp-", "sq0csp-",
-    "amzn.mws.", "ico-", "pnu_", "rdme_", "tfp_", "p8e-", "clojars_", "fm1a_", "fm1r_", "flwseck", "fio-u-",
-    "duffel_live_", "duffel_test_", "xoxc-", "xoxd-", "tk-us-", "sm_aat_", "sm_pat_", "sm_sat_", "nrii-", "nrjs-",
-    "fm2_", "fo1_", "sgp_", "eaac", "eaam", "zxlk", "flwpubk", "pk.eyj", "t1.", "aqvn", "pat.", "cmvmd", "absk",
-    "sat.",
+    "eyJ", "xoxa-", "xoxb-", "xoxe-", "xoxe.xoxp-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "key-", "sq0atp-", "sq0csp-",
+    "amzn.mws.", "ico-", "pnu_", "rdme_", "tfp_", "p8e-", "CLOJARS_", "fm1a_", "fm1r_", "FLWSECK", "fio-u-",
+    "duffel_live_", "duffel_test_", "xoxc-", "xoxd-", "tk-us-", "sm_aat_", "sm_pat_", "sm_sat_", "NRII-", "NRJS-",
+    "fm2_", "fo1_", "sgp_", "EAAC", "EAAM", "ZXlK", "FLWPUBK", "pk.eyJ", "t1.", "AQVN", "pat.", "cmVmd", "ABSK",
+    "sat.", "pcsk_", "jina_", "MUNGE:Aw", "CCIPAT_", "tgp_v1_", "csk-",
 )  # fmt: skip
 # Such a beginning is also that of ordinary names: what follows has 20 characters without a break.
 _NAMES: Final = frozenset({
     "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "npm_", "gsk_", "rpa_", "pnu_", "sbp_", "ntn_", "tfp_", "xai-",
-    "whsec_", "fm2_", "fo1_", "sgp_", "rdme_", "rubygems_", "api_org_", "glsa_",
+    "whsec_", "fm2_", "fo1_", "sgp_", "rdme_", "rubygems_", "api_org_", "glsa_", "pcsk_", "jina_",
 })  # fmt: skip
 # Or of ordinary words: what follows has 12 without a break, and both cases and digits, or is a long hexadecimal.
 _COMMON: Final = frozenset({
-    "sk-", "key-", "fw_", "r8_", "akcp", "atbb", "sg.", "ico-", "glc_", "eyj", "cmvmd", "absk", "sat.", "pul-", "1//0",
-    "eaac", "eaam", "zxlk", "t1.", "aqvn", "pat.",
+    "sk-", "key-", "fw_", "r8_", "AKCp", "ATBB", "SG.", "ico-", "glc_", "eyJ", "cmVmd", "ABSK", "sat.", "pul-", "1//0",
+    "EAAC", "EAAM", "ZXlK", "t1.", "AQVN", "pat.", "csk-",
 })  # fmt: skip
 # In base64 a slash is part of the secret, and not the end of a folder's name.
-_MORE: Final = dict.fromkeys(("glc_", "sntrys_", "fm1a_", "fm1r_", "fm2_", "fo1_", "whsec_", "absk"), "+/")
+_MORE: Final = dict.fromkeys(("glc_", "sntrys_", "fm1a_", "fm1r_", "fm2_", "fo1_", "whsec_", "ABSK", "MUNGE:Aw"), "+/")
 RUN: Final = 12
 NAME_RUN: Final = 20
 SHORTEST: Final = 6
 NAME: Final = 60
 LONG: Final = 16
+
+# A secret starts where no word goes on: also after an escaped character, as in a text that Python or JSON has quoted.
+_NEW_WORD: Final = "(?<![a-z0-9])"
+_START: Final = (
+    rf"(?:{_NEW_WORD}|(?<=\\[abefnrtv])|(?<=%[0-9a-f][0-9a-f])|(?<=\\x[0-9a-f][0-9a-f])"
+    r"|(?<=\\u00[0-9a-f][0-9a-f]))"
+)
+# Colours of a terminal are no part of what they colour.
+_COLOUR: Final = r"(?:\x1b|\\x1b|\\u001b|\\033|\\e)\[[0-9;]{0,20}m"
+_ESCAPED: Final = r"\\[abefnrtv]"
 
 # What must be in the text, where such a secret starts (both in lower case), and its form.
 _FORMS: Final = (
@@ -70,7 +78,7 @@ _FORMS: Final = (
     ("/api/webhooks/", r"(?<=/api/webhooks/)", r"[0-9]{10,25}/[A-Za-z0-9_-]{40,100}"),
     (".webhook.office.com/", r"(?<=\.webhook\.office\.com/)", r"[A-Za-z0-9@/_-]{40,400}"),
     ("dapi", r"(?<![a-z0-9])dapi", r"dapi[a-f0-9]{32}(?:-[0-9]{1,2})?(?![A-Za-z0-9])"),
-    (":aa", r"(?<![a-z0-9])[0-9]{8,10}:aa", r"[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9])"),
+    (":aa", r"(?:(?<![a-z0-9])|(?<=/bot))[0-9]{8,10}:aa", r"[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9])"),
     (
         ".",
         r"(?<![a-z0-9])[mno][a-z0-9_-]{23,27}\.[a-z0-9_-]{6}\.",
@@ -84,24 +92,49 @@ _FORMS: Final = (
     ("_mmk", r"(?<![a-z0-9])[a-z0-9]{6}_[a-z0-9]{29}_mmk", r".{40}"),
     ("api-", r"(?<![a-z0-9])api-", r"API-[A-Z0-9]{26}(?![A-Za-z0-9])"),
     ("pat", r"(?<![a-z0-9])pat[a-z0-9]{14}\.", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
+    ("ls0tls1crudj", r"(?<![a-z0-9])ls0tls1crudj", r"LS0tLS1CRUdJ[A-Za-z0-9+/=]{40,20000}"),
     ("a3-", r"(?<![a-z0-9])a3-", r"A3-[A-Z0-9]{6}-[A-Z0-9]{5,11}-[A-Z0-9-]{11,30}"),
 )
 
 # -- secrets by their place, searched for in lower case; the group is the secret
 
 # Credentials of an address; `ssh://git@host` has none.
-_ADDRESS: Final = r"""://([^\s/?#"'<>]{1,1000})@"""
-_HEADER: Final = r"""(?:authorization|cookie2?)["']?[ \t]{0,4}[:=][ \t]{0,4}["']?([^\r\n"']{1,4000})"""
+_ADDRESS: Final = r"""(?::\\?/\\?/)([^\s/?#"'<>]{1,4000})@(?!sha(?:256|512):)"""
+# A password of base64 has slashes; a port is none, and nor is the user `git` of `git@host:path`.
+_SLASHES: Final = r"""://([^\s/?#"'<>:@[]{0,200}:(?![0-9]{1,5}[/?#]|[{$<])[^\s"'<>@]{1,100})@(?!sha(?:256|512):)"""
+_QUOTED_ADDRESS: Final = r"%3a%2f%2f((?:[^\s/?#\"'<>&@%]|%(?!40|2f)){1,400})%40"
+_PROXY: Final = r"_proxy[\"']?(?:[ \t]{0,4}[:=])?[ \t]{0,4}[\"']?([^\s/\"':@]{1,100}:[^\s\"'@]{1,100})@"
+_HEADER: Final = (
+    r"(?:authorization|cookie2?)\\?[\"']?[ \t]{0,4}[:=][ \t]{0,4}(?:[bfru]{0,2}\\?[\"'])?"
+    r"((?:[ ,][a-z_-]{2,20}=\\?\"[^\r\n\"\\]{0,1000}\\?\"|[^\r\n\"'\\]|\\(?![\"'nr])){1,4000})"
+)
 _SCHEME: Final = r"(?<![a-z])(?:bearer|basic)[ \t]{1,4}([a-z0-9._~+/=-]{3,4000})"
+_FORMAT: Final = r"(?i)(?:(?:bearer|basic|token)[ \t]{1,4})?(?:\{[^{}]*\}|<[^<>]*>|\$\{?\w+\}?|%\(?\w*\)?s)"
 _QUERY: Final = (
     r"[?&](?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|auth|code|awsaccesskeyid"
     r"|[a-z_-]{0,20}(?:key|secret|token|password|passwd))=([^\s&#\"'<>]{1,4000})"
 )
-_USER: Final = r"(?<![\w-])(?:-u|--user|--proxy-user)(?:[ \t]{1,4}|=)[a-z][\w.@-]{0,100}:([^\s\"']{1,500})"
-_LOGIN: Final = (
-    r"(?:login[ \t\n]{1,9}\S{1,200}[ \t\n]{1,9}password[ \t\n]{1,9}|sshpass[ \t]{1,9}-p[ \t]{0,9})(\S{1,500})"
+_USER: Final = (
+    r"(?<![\w-])(?:-u|--user|--proxy-user)(?:[ \t]{1,4}|=)"
+    r"(?:[a-z][\w.@-]{0,100}:[\"']?|\"[^\s\"':]{0,100}:|'[^\s\"':]{0,100}:)([^\s\"']{1,500})"
 )
-_HEX: Final = r"(?<![a-z0-9])([0-9a-f]{40})(?![a-z0-9])"
+_LOGIN: Final = (
+    r"(?:(?:login|account|machine)[ \t\n]{1,9}\S{1,200}[ \t\n]{1,9}password[ \t\n]{1,9}"
+    r"|sshpass[ \t]{1,9}-p[ \t]{0,9}"
+    r"|(?:docker|podman|nerdctl|helm|registry|skopeo|buildah|oras|az)[ \t]login[ \t]"
+    r"[^\r\n;|&]{0,120}?[ \t]-p[ \t=]{0,4})[\"']?([^\s\"']{1,500})"
+)
+# Commands that set a variable: its name and value are words.
+_SET: Final = (
+    r"(?:setenv|set -x|configure set|config set|remote modify(?: --\w{1,20})?[ \t]{1,4}\S{1,100})[ \t]{1,4}"
+    r"([\w.-]{1,100})[ \t]{1,4}[\"']?([^\s\"']{1,2000})"
+)
+# A variable of a container, or an attribute: `name: ..., value: ...`.
+_PAIR: Final = (
+    r"(?<![a-z])(?:name|key)\\?[\"']?[ \t]{0,4}[:=][ \t]{0,4}\\?[\"']?([\w.-]{1,100})\\?[\"']?,?"
+    r"(?:\s{1,40}|\\n[ ]{0,40})?\\?[\"']?value\\?[\"']?[ \t]{0,4}[:=][ \t]{0,4}\\?[\"']?([^\r\n\"'\\,}>]{1,4000})"
+)
+_HEX: Final = rf"{_NEW_WORD}([0-9a-f]{{40}})(?![a-z0-9])"
 
 # -- secrets by the name they are given to
 
@@ -120,7 +153,6 @@ _STRONG: Final = frozenset(
         "passphrase",
         "passcode",
         "secret",
-        "secrets",
         "credential",
         "credentials",
     }
@@ -129,7 +161,7 @@ _STRONG: Final = frozenset(
 _KINDS: Final = frozenset({
     "api", "access", "private", "secret", "signing", "encryption", "account", "auth", "license", "shared", "master",
     "storage", "ssh", "deploy",
-    "subscription", "app", "service", "client", "consumer", "refresh", "bearer",
+    "subscription", "app", "service", "client", "consumer", "refresh", "bearer", "identity",
 })  # fmt: skip
 # Before `token` and the like: words of language models, counts and questions.
 _HARMLESS: Final = frozenset({
@@ -139,9 +171,11 @@ _HARMLESS: Final = frozenset({
 })  # fmt: skip
 _GIVEN: Final = (
     rf"(?P<word>{_WORDS})(?:[_-]?[0-9]{{1,2}})?"
-    r"(?P<joint>\\?[\"'`]{0,2}\]?[ \t]{0,4}(?:=>|:=|={1,3}|:|>)[ \t]{0,4}|[ \t]{1,4}(?=[\"']))"
-    r"(?:\\?\"(?P<double>(?:[^\"\\\n]|\\[^\"\n]){1,2000})\\?\"|\\?'(?P<single>(?:[^'\\\n]|\\[^'\n]){1,2000})\\?'"
-    r"|[\"'`]?(?P<bare>[^\s,;&\"'`<>)}|]{1,2000}))"
+    r"(?P<joint>\\{0,3}[\"'`]{0,2}\]?[ \t]{0,40}(?:=>|:[ \t]{0,4}(?:optional\[)?(?:str|bytes)\]?[ \t]{0,4}="
+    r"|[:?!.+|]{0,3}={1,3}|:|>)[ \t]{0,40}|[ \t]{1,40}(?=[\"'])|\\?[\"'][ \t]{0,4},[ \t]{0,4}(?=\\?[\"']))"
+    r"(?:[bfru]{1,2}(?=[\"']))?(?:(?:\"\")?\\{0,3}\"(?P<double>(?:[^\"\\\n]|\\[^\"\n]){1,20000})\\{0,3}\""
+    r"|(?:'')?\\{0,3}'(?P<single>(?:[^'\\\n]|\\[^'\n]){1,20000})\\{0,3}'"
+    r"|[\"'`]?(?P<bare>[^\s,;&\"'`<>)}|]{1,20000}))"
 )
 _OPTION: Final = (
     rf"(?<![\w-])(--?(?:[a-z0-9]{{1,20}}[_-]){{0,3}}(?:{_WORDS}))[ \t]{{1,4}}[\"']?([^\s\"'-][^\s\"']{{0,500}})"
@@ -149,10 +183,13 @@ _OPTION: Final = (
 _NO_VALUE: Final = (
     r"(?i)none|null|nil|true|false|yes|no|on|off|unset|empty|required|missing|invalid|incorrect|wrong|expired|denied"
     r"|needed|unknown|not|is|the|an?|must|use|see|please|when|should|cannot|str|string|bytes|int|bool|any"
-    r"|\*+|x{3,}|\.+|<[^>]*>?|\$\{?\w+\}?|%\(?\w+\)?s?|\[redacted.*|redacted|hidden"
+    r"|\*+|x{3,}|\.+|<[^>]*>?|\$\{?[\w.]+\}?|\$\(.*|%\(?\w+\)?s?|\[redacted.*|redacted|hidden"
 )
 # In a line of a program, as tracebacks show it.
-_CODE: Final = r"(?i)[\[({].*|(?:self|os|args|kwargs|cfg|config|settings|options|request)\..*|[a-z_.]{1,80}[(\[].*"
+_CODE: Final = (
+    r"(?i)[\[({].*|(?:self|os|args|kwargs|cfg|config|settings|options|request)\..*|[a-z_.]{1,80}[(\[].*"
+    r"|[a-z]{1,40}\{[0-9a-f]{6,8}"
+)
 _BLOCK: Final = r"-----begin [a-z0-9 ]{0,40}private key[a-z ]{0,10}-----"
 _BLOCK_END: Final = r"-----end [a-z0-9 ]{0,40}private key[a-z ]{0,10}-----"
 
@@ -200,16 +237,14 @@ def clean(data: Any) -> tuple[Any, int]:
 
 def _clean_named(name: str, value: Any) -> tuple[Any, int]:
     secret = isinstance(value, str) and value[:1] != "-" and value != MARK and names_secret(name, value)
-    return (MARK, 1) if secret else clean(value)
-
-
-def texts(data: Any) -> Iterator[str]:
-    """Yield the texts in data of a JSON file, without names."""
-    if isinstance(data, str):
-        yield data
-    elif isinstance(data, (dict, list, tuple)):
-        for value in data.values() if isinstance(data, dict) else data:
-            yield from texts(value)
+    if secret:
+        return MARK, 1
+    if isinstance(value, dict) and isinstance(value.get("name"), str) and isinstance(value.get("value"), str):
+        # A variable, as in the manifest of a pod.
+        told, count = _clean_named(value["name"], value["value"])
+        rest, more = clean({**value, "value": None})
+        return {**rest, "value": told}, count + more
+    return clean(value)
 
 
 def looks_secret(name: str, value: str) -> bool:
@@ -226,7 +261,12 @@ def names_secret(name: str, value: str) -> bool:
     option = name.startswith("-") and not value.isdigit()
     if last in ("pass", "pw") or (option and last in ("token", "auth")):
         return True
-    return re.fullmatch(_WORDS, last) is not None and _says_secret(words, value)
+    glued = re.search(rf"(?:{_WORDS})\Z", last)
+    if glued is None:
+        return False
+    if glued.start():
+        words = _name(last[: glued.start()], glued[0])
+    return bool(words) and _says_secret(words, value)
 
 
 def _split(name: str) -> list[str]:
@@ -262,9 +302,10 @@ def _both_cases(value: str) -> bool:
 
 
 def _lower(text: str) -> str:
-    """Return the text in lower case, with the same length."""
+    """Return the text in lower case and without colours, with the same length."""
     low = text.lower()
-    return low if len(low) == len(text) else text.encode("ascii", "replace").decode("ascii").lower()
+    low = low if len(low) == len(text) else text.encode("ascii", "replace").decode("ascii").lower()
+    return re.sub(_COLOUR, lambda found: " " * len(found[0]), low) if "[" in low else low
 
 
 def _replaced(pattern: str, judge: Any, text: str, low: str) -> list[str]:
@@ -286,11 +327,24 @@ def _group(match: re.Match[str], text: str) -> tuple[int, int] | None:
 def _form(form: re.Pattern[str] | str, match: re.Match[str], text: str) -> tuple[int, int] | None:
     """A secret with a form of its own around the place that was found."""
     whole = re.compile(form).match(text, match.start())
-    return whole.span() if whole else None
+    return whole.span() if whole and _is_private(whole[0]) else None
+
+
+def _is_private(value: str) -> bool:
+    """Whether a text is not a certificate or public key in base64, as a kubeconfig has it beside the private one."""
+    if not value.startswith("LS0tLS1CRUdJ"):
+        return True
+    try:
+        # As much of the first line as says what it is.
+        return b"PRIVATE KEY" in base64.b64decode(value[:48])
+    except binascii.Error:
+        return True
 
 
 def _prefixed(prefix: str, match: re.Match[str], text: str) -> tuple[int, int] | None:
     rest = text[match.start() + len(prefix) : match.end()]
+    if not text.startswith(prefix, match.start()):
+        return None
     run = max(map(len, re.split("[_.=+/-]", rest)))
     if prefix in _COMMON:
         mixed = not rest.islower() and not rest.isupper() and re.search("[0-9]", rest)
@@ -311,6 +365,11 @@ def _block(match: re.Match[str], text: str) -> tuple[int, int] | None:
 def _address(match: re.Match[str], text: str) -> tuple[int, int] | None:
     web = text[max(0, match.start() - 5) : match.start()].lower().endswith(("http", "https"))
     return match.span(1) if web or ":" in match[1] else None
+
+
+def _header(match: re.Match[str], text: str) -> tuple[int, int] | None:
+    """The value of a header, unless a program is to put it there."""
+    return None if re.fullmatch(_FORMAT, text[slice(*match.span(1))].strip()) else _group(match, text)
 
 
 def _scheme(match: re.Match[str], text: str) -> tuple[int, int] | None:
@@ -335,7 +394,7 @@ def _given(match: re.Match[str], text: str) -> tuple[int, int] | None:
     kind = "double" if match["double"] else "single" if match["single"] else "bare"
     first, last = match.span(kind)
     start, end = match.span("word")
-    before = text[max(0, start - NAME) : start]
+    before = re.sub(f"{_COLOUR}|{_ESCAPED}", " ", text[max(0, start - NAME) : start])
     secret = _is_secret(before, text[start:end], match["joint"], text[first:last], bare=kind == "bare")
     return (first, last) if secret else None
 
@@ -349,12 +408,16 @@ def _is_secret(before: str, word: str, joint: str, value: str, *, bare: bool) ->
     words = _name(before, word.replace("_", "").replace("-", ""))
     if not words or value == words[-1] or (joint.strip() == ">" and words[-1].lower() not in _STRONG):
         return False
+    if "," in joint and not (_random(value) and re.search("[0-9]", value)):
+        # Two words of a list.
+        return False
     return _says_secret(words, value)
 
 
 def _name(before: str, word: str) -> list[str]:
     """Return the words of the name that a value is given to; none if it only ends like one: `monkey`, `compass`."""
-    if before and before[-1].isalnum() and not (word[0].isupper() and before[-1].islower()):
+    capital = word[0].isupper() and (before[-1:].islower() or word[1:].islower())
+    if before and before[-1].isalnum() and not capital:
         glued = re.search(r"[A-Za-z]+\Z", before)
         kind = glued[0].lower() if glued else ""
         if word.lower() not in _STRONG and kind not in _KINDS:
@@ -371,7 +434,9 @@ def _option(match: re.Match[str], text: str) -> tuple[int, int] | None:
 
 
 def _beginning(prefix: str) -> str:
-    return rf"(?<![a-z0-9]){re.escape(prefix)}[a-z0-9_.={_MORE.get(prefix, '')}-]{{16,4000}}"
+    # The fixed text comes first: it is found faster than its start.
+    low = re.escape(prefix.lower())
+    return rf"{low}(?<={_START}{low})[a-z0-9_.={_MORE.get(prefix, '')}-]{{16,16000}}"
 
 
 def _searches() -> list[tuple[tuple[str, ...], str, Any]]:
@@ -393,15 +458,20 @@ def _searches() -> list[tuple[tuple[str, ...], str, Any]]:
     )
     return [
         (("private key",), _BLOCK, _block),
-        *(((needed,), start, partial(_form, form)) for needed, start, form in _FORMS),
-        *(((prefix,), _beginning(prefix), partial(_prefixed, prefix)) for prefix in _PREFIXES),
-        (("wandb",), _HEX, _wandb),
-        (("://",), _ADDRESS, _address),
-        (("authorization", "cookie"), _HEADER, _group),
+        *(((needed,), start.replace(_NEW_WORD, _START), partial(_form, form)) for needed, start, form in _FORMS),
+        *(((prefix.lower(),), _beginning(prefix), partial(_prefixed, prefix)) for prefix in _PREFIXES),
+        (("wandb",), _HEX.replace(_NEW_WORD, _START), _wandb),
+        (("://", r":\/\/"), _ADDRESS, _address),
+        (("://",), _SLASHES, _group),
+        (("%3a%2f%2f",), _QUOTED_ADDRESS, _group),
+        (("_proxy",), _PROXY, _group),
+        (("authorization", "cookie"), _HEADER, _header),
         (("bearer", "basic"), _SCHEME, _scheme),
         (("?", "&"), _QUERY, _group),
         (("-u", "--proxy-user"), _USER, _user),
         (("login", "sshpass"), _LOGIN, _group),
+        (words, _SET, _option),
+        (("value",), _PAIR, _option),
         (words, _GIVEN, _given),
         (words, _OPTION, _option),
     ]

@@ -25,7 +25,8 @@ CORPUS = Path(__file__).parents[1] / "fuzz_corpus"
 PACKAGE = Path(steelyard.__file__).parent
 READS = re.compile(
     r"open_file\(|\.open\(|read_bounded\(|read_bytes\(|read_text\(|json\.loads\(|tomllib\.|parse_json\(|parse_file\("
-    r"|parse_toml\(|os\.open\(|tarfile\.open|read_at\(|read_whole\("
+    r"|parse_toml\(|os\.open\(|tarfile\.open|read_at\(|read_whole\(|read_inside\(|open_files\(|json\.load\(|from_json\("
+    r"|os\.pread\(|csv\.reader\(|read_parquet\(|read_json\(|stdin\.buffer"
 )
 # What reads the machine it runs on, files of installed packages, or what it has written itself.
 OWN = (

@@ -642,6 +642,19 @@ def test_what_does_not_fit_is_in_the_appendix(folder: ResultFolder) -> None:
 
 
 @pytest.mark.full("needs TeX")
+@pytest.mark.parametrize("name", ["article.cls", "pdflatex.fmt", "graphicx.sty", "section.aux"])
+def test_tex_reads_nothing_that_came_with_the_folder_of_an_older_pack(
+    folder: ResultFolder, tmp_path: Path, name: str
+) -> None:
+    pack = tmp_path / "pack"
+    pack.mkdir()
+    (pack / "pack.json").write_text("{}")
+    (pack / name).write_text("\\errmessage{somebody else}\n")
+    write_pack(packed(folder, 4, "nhr-zib"), pack, pdf=True)
+    assert (pack / "section.pdf").is_file()
+
+
+@pytest.mark.full("needs TeX")
 def test_tex_sets_the_section_within_its_limit(folder: ResultFolder, tmp_path: Path) -> None:
     written = write_pack(packed(folder, 4, "nhr-zib"), tmp_path / "pack", pdf=True)
     assert written.pack.pages is not None
@@ -693,7 +706,7 @@ def test_without_the_library_there_are_no_pictures_but_all_the_rest(
 
 
 TEX = """#!/bin/sh
-echo "$@" >> arguments
+echo "$@" >> "${0%/*}/arguments"
 for last; do :; done
 stem=${last%.tex}
 grep -q BROKEN "$last" && { echo "! Undefined control sequence."; exit 1; }
@@ -722,7 +735,7 @@ def test_pages_are_counted_before_the_checklist_is_written(folder: ResultFolder,
     written = write_pack(packed(folder, 4, "access-maximize"), tmp_path / "pack", pdf=True)
     assert written.pack.pages == 3
     assert "| 3 pages |" in (tmp_path / "pack" / "pack.md").read_text(encoding="utf-8")
-    called = (tmp_path / "pack" / "arguments").read_text(encoding="utf-8").splitlines()
+    called = (tmp_path / "bin" / "arguments").read_text(encoding="utf-8").splitlines()
     assert len(called) == 5
     assert all("-no-shell-escape" in line for line in called)
 

@@ -29,6 +29,7 @@ from steelyard.results.store import ResultFolder, record_text
 from steelyard.worker.engine import run as engine
 from steelyard.worker.engine import watchdog as watching
 from steelyard.worker.engine.watchdog import Watchdog
+from steelyard.worker.measure import writer
 from steelyard.worker.measure.writer import EventLog
 
 if TYPE_CHECKING:
@@ -522,7 +523,12 @@ def test_the_last_word_fits_into_the_reserve_and_no_line_is_torn(tmp_path: Path,
 def test_a_run_on_a_full_disk_fails_with_this_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples and log go to a device that is always full: the system's own error, through the whole worker."""
     (tmp_path / observe.SPEC_FILE).write_text(record_text(make_spec()))
-    (tmp_path / "steps-00000.bin").symlink_to("/dev/full")
+    opened = writer.open_own
+
+    def on_a_full_disk(path: Path, mode: Any, buffering: int = -1) -> Any:
+        return opened(Path("/dev/full") if path.name == "steps-00000.bin" else path, mode, buffering)
+
+    monkeypatch.setattr(writer, "open_own", on_a_full_disk)
     with contextlib.suppress(OSError), open("/dev/full", "w", buffering=1) as full:  # noqa: PTH123
         monkeypatch.setattr(sys, "stderr", full)
         status = engine.run_directory(tmp_path)

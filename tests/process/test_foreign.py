@@ -18,6 +18,8 @@ from conftest import HANG_S
 from foreign_cases import change, evil_script, forge_manifest, forge_search, put, set_in
 from foreign_folder import VERBS, Genuine, make
 from foreign_places import git_case
+from steelyard.cli import main as cli
+from steelyard.cli.verb import make_parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +65,13 @@ def command(genuine: Genuine, *words: str, **variables: str) -> subprocess.Compl
 def run_task(genuine: Genuine, task: int) -> None:
     script = ["bash", str(genuine.slurm / "jobs" / "000" / "job.sh"), str(task)]
     subprocess.run(script, env=genuine.sandbox.variables, cwd=genuine.slurm, capture_output=True, check=False)
+
+
+def test_every_verb_that_takes_a_results_folder_is_tried() -> None:
+    takes_one = {name for name in cli.VERBS if "--results" in make_parser(name).format_help()}
+    # It only tries whether a folder of its own can be made there.
+    takes_one.remove("doctor")
+    assert {verb.words[0] for verb in VERBS.values()} - {"suite"} == takes_one
 
 
 # 1. Files that are links
@@ -254,3 +263,42 @@ def test_a_dry_run_executes_no_workload(own: Genuine, tmp_path: Path, workload: 
     done = command(own, "study", "m.toml", "--dry-run", *site, PYTHONPATH=str(tmp_path))
     assert not mark.exists()
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_is_planned_where_others_could_change_it(own: Genuine) -> None:
+    work, results = own.sandbox.work, own.sandbox.results
+    (work / "new.toml").write_text((work / "n.toml").read_text().replace('"n"', '"new"'))
+    results.chmod(0o777)
+    done = command(own, "study", "new.toml", "--site", "slurm.toml")
+    assert (done.returncode, [*results.glob("campaigns/new/0*")]) == (1, [])
+    assert "chmod -R go-w" in done.stderr
+    assert command(own, "study", "new.toml", "--site", "slurm.toml", "--shared").returncode == 0
+
+
+# What came with a folder of somebody else, where a page or a pack is written
+
+
+def test_a_report_is_not_written_through_a_link_of_its_default_name(foreign: Genuine) -> None:
+    bashrc = foreign.sandbox.home / ".bashrc"
+    before = bashrc.read_bytes()
+    (foreign.sandbox.work / "s.html").symlink_to(bashrc)
+    done = command(foreign, "report", "s")
+    assert (done.returncode, bashrc.read_bytes()) == (1, before)
+    assert "s.html is a link" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["figures", "tables", "pack.html", "pack.json", "section.tex"])
+def test_a_pack_removes_and_writes_nothing_behind_a_link(foreign: Genuine, name: str) -> None:
+    """An older pack may have been made by somebody else."""
+    elsewhere, pack = foreign.sandbox.elsewhere, foreign.sandbox.out / "pack"
+    pack.mkdir()
+    (elsewhere / "pack.json").write_text("{}")
+    if name != "pack.json":
+        (pack / "pack.json").write_text("{}")
+    target = elsewhere / ("folder0" if name in ("figures", "tables") else "pack.json")
+    (pack / name).symlink_to(target)
+    before = {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()}
+    done = command(foreign, *foreign.words(VERBS["pack"])[:-2])
+    assert done.returncode == 1, done.stderr
+    assert f"{name} is a link" in done.stderr
+    assert {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()} == before

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from steelyard import nofollow
 from steelyard.cli.main import main
 from steelyard.errors import InputError, SteelyardError
 from steelyard.launch import registry
@@ -147,7 +148,17 @@ def test_a_changed_file_is_not_sent(folder: ResultFolder, hand: Hand, name: str)
     }.get(name, made.path / "jobs" / "000" / name)
     path.touch()
     change(path)
-    with pytest.raises(SteelyardError, match="it was changed"):
+    with pytest.raises(SteelyardError, match="was changed"):
+        submit(folder, "s", hand)
+    assert hand.submitted == []
+
+
+def test_a_script_of_another_version_is_not_sent(
+    folder: ResultFolder, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(folder, alone(repeats=1), hand)
+    monkeypatch.setattr(hand, "render", lambda *_: {"job.sh": "#!/bin/bash\n"})
+    with pytest.raises(SteelyardError, match="this version writes it differently"):
         submit(folder, "s", hand)
     assert hand.submitted == []
 
@@ -169,6 +180,33 @@ def test_others_can_write_to_it(folder: ResultFolder, hand: Hand) -> None:
     with pytest.raises(SteelyardError, match="--shared"):
         submit(folder, "s", hand)
     assert dict(look(folder, "s", hand, shared=True).totals) == {"queued": 1}
+
+
+@pytest.mark.parametrize(("above", "mode"), [(0, 0o2777), (1, 0o777), (2, 0o777)])
+def test_others_can_put_another_in_its_place(folder: ResultFolder, hand: Hand, above: int, mode: int) -> None:
+    made = sent(folder, alone(repeats=1), hand)
+    exposed = made.path.parents[above]
+    exposed.chmod(mode)
+    assert f"{exposed} is writable by others" in look(folder, "s", Nobody()).problems[0]
+    with pytest.raises(SteelyardError, match="--shared"):
+        submit(folder, "s", hand)
+    assert dict(look(folder, "s", hand, shared=True).totals) == {"queued": 1}
+    # In such a folder everybody can rename only what is theirs.
+    exposed.chmod(mode | stat.S_ISVTX)
+    assert dict(look(folder, "s", hand).totals) == {"queued": 1}
+
+
+def test_folders_above_that_somebody_else_made(folder: ResultFolder, hand: Hand, monkeypatch: Any) -> None:
+    made = sent(folder, alone(repeats=1), hand)
+    theirs, real = made.path.parent, nofollow.stat
+
+    def stat_of(path: Path) -> os.stat_result:
+        found = list(real(path))
+        found[4] = 12345 if path == theirs else found[4]
+        return os.stat_result(found)
+
+    monkeypatch.setattr(nofollow, "stat", stat_of)
+    assert f"{theirs} belongs to user 12345" in look(folder, "s", Nobody()).problems[0]
 
 
 def test_nobody_else_can_write_whatever_the_umask(folder: ResultFolder, hand: Hand) -> None:
@@ -205,6 +243,21 @@ def test_code_that_was_changed_does_not_run(folder: ResultFolder, hand: Hand) ->
 def start_with_output(made: Campaign) -> None:
     done = start(made)
     made.output_file(made.plan.jobs[0], 0).write_text(done.stdout + done.stderr)
+
+
+def test_a_job_notices_what_is_changed_between_its_runs(folder: ResultFolder, hand: Hand, tmp_path: Path) -> None:
+    made = sent(folder, alone(repeats=2), hand, place(limits={"max_submitted": 1}))
+    first, second = made.plan.jobs[0].tasks[0]
+    node = made.path / "jobs" / "000" / "node.sh"
+    # Bash reads a script as it goes on: the next run has another file.
+    change_it = f"sed '2i touch {tmp_path}/ran' {node} >{node}.new && mv {node}.new {node}"
+    job = made.path / "jobs" / "000" / "job.sh"
+    job.write_text(job.read_text().replace("  rm -rf ", f"  {change_it}\n  rm -rf "))
+    done = start(made)
+    assert (done.returncode, (tmp_path / "ran").exists()) == (78, False)
+    lines = made.done_file(made.plan.jobs[0], 0).read_text().splitlines()
+    assert [line.split()[0] for line in lines] == [first]
+    assert not (made.raw(second) / "lease").exists()
 
 
 @pytest.mark.parametrize("name", ["node.sh", "tasks"])

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from conftest import HANG_S, make_spec, until
+from steelyard.contracts.observe import SPEC_FILE
 from steelyard.contracts.sim import SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.contracts.wrap import Program
 from steelyard.doctor.load import Look
 from steelyard.errors import InputError
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local import LocalLauncher
 from steelyard.launch.local_study import make_run
-from steelyard.results.store import RAW, ResultFolder
+from steelyard.results.store import RAW, ResultFolder, record_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +53,20 @@ def test_a_run_and_its_place(tmp_path: Path) -> None:
     assert sorted(file.name for file in record.raw) == [
         "events-00000.jsonl", "launch.json", "spec.json", "steps-00000.bin", "worker.log",
     ]  # fmt: skip
+
+
+def test_a_spec_that_was_changed_is_not_run(tmp_path: Path) -> None:
+    """It names what is executed, and others may be able to write to the folder of the results."""
+    other = make_spec(program=Program(command=("touch", str(tmp_path / "ran"))), device="cpu")
+
+    class Changed(LocalLauncher):
+        def command(self, spec: RunSpec, raw: Path) -> list[str]:
+            (raw / SPEC_FILE).write_text(record_text(other))
+            return super().command(spec, raw)
+
+    with pytest.raises(InputError, match="was changed"):
+        make_run(folder_in(tmp_path), make_spec(), Changed(), lambda _: None, keeps_refused=False)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_time_limit(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 import steelyard
 from conftest import make_spec
 from simjob import run_spec
+from steelyard.cli.exit_codes import FAILED
 from steelyard.cli.main import main
 from steelyard.contracts.spec import Budget
 from steelyard.errors import InputError, SteelyardError
@@ -147,6 +148,25 @@ def test_a_query_ends_at_its_limits(results: Path) -> None:
         rows(results, "select length(repeat('x', 4000000000))")
     with pytest.raises(SteelyardError, match="emory"):
         rows(results, "select list(range) from range(200000000)")
+
+
+def test_a_run_that_cannot_be_read_is_named_and_hinders_no_other(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "results"
+    shutil.copytree(results, copy)
+    home = copy / "runs" / "s"
+    (home / "r5" / "record.json").write_text('{"run_id": ')
+    (home / "r6" / "record.json").rename(tmp_path / "elsewhere.json")
+    (home / "r6" / "record.json").symlink_to(tmp_path / "elsewhere.json")
+    assert main(["query", "select count(*) as n from runs", "--format", "csv", "--results", str(copy)]) == FAILED
+    printed = capsys.readouterr().err
+    assert "2 runs were left out" in printed
+    assert "s/r5 is damaged" in printed
+    assert "r6/record.json is a link" in printed
+    with steelyard.open_results(copy) as opened:
+        assert opened.query("select count(*) from runs").fetchall() == [(5,)]
+        assert len(opened.left_out) == 2
 
 
 def test_a_link_in_the_archive_is_refused(results: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from steelyard.cli.main import main
+from tripwire import HOOK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,26 +22,38 @@ WATCHED = """
 import json, os, sys
 told = os.path.realpath(sys.argv.pop(1))
 acts = []
+from tripwire_hook.sitecustomize import CHANGES, WRITING, place
+
 STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.startfile",
           "pty.spawn", "os.kill", "webbrowser.open"}
-CHANGES = {"os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod",
-           "os.chown", "os.utime", "os.setxattr", "shutil.rmtree", "shutil.move", "tempfile.mkstemp",
-           "tempfile.mkdtemp"}
-WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+real_open = os.open
+
+def open_at(path, flags, mode=0o777, *, dir_fd=None):
+    # The event lacks the handle of the folder.
+    if flags & WRITING and (dir_fd is not None or not os.path.isabs(path)):
+        changed("open", place(path, dir_fd, follow=not flags & os.O_NOFOLLOW))
+    return real_open(path, flags, mode, dir_fd=dir_fd)
+
+def changed(event, path):
+    if outside(path):
+        acts.append([event, path])
 
 def outside(path):
     # Folders are made with all those above them.
-    path = os.path.realpath(path)
     return not (path == told or path.startswith(told + "/")) and not told.startswith(path + "/")
 
 def watch(event, given):
-    changes = event in CHANGES or (event == "open" and isinstance(given[2], int) and given[2] & WRITE)
     if event in STARTS or event.startswith("socket.") and event != "socket.gethostname" and event != "socket.__new__":
         acts.append([event, repr(given)])
-    elif changes and (not isinstance(given[0], (str, bytes, os.PathLike)) or outside(os.fsdecode(given[0]))):
-        acts.append([event, repr(given)])
+    elif event == "open" and not isinstance(given[0], int) and (given[2] or 0) & WRITING:
+        if given[1] is not None or os.path.isabs(os.fspath(given[0])):
+            changed(event, place(given[0], None, follow=True))
+    elif event in CHANGES:
+        for at, handle in CHANGES[event]:
+            changed(event, place(given[at], given[handle] if handle is not None else None, follow=False))
 
 from steelyard.cli.main import main
+os.open = open_at
 sys.addaudithook(watch)
 code = main()
 sys.stdout.flush()
@@ -86,7 +99,13 @@ def run(place: Path, words: list[str]) -> tuple[str, dict[str, Any]]:
     (place / "told").mkdir(exist_ok=True)
     command = [sys.executable, "-B", "-c", WATCHED, str(place / "told"), *words, "--results", "results"]
     # Without a home, whatever is kept in one would have to be written.
-    environment = {**os.environ, "HOME": str(place / "home"), "XDG_CACHE_HOME": str(place / "home" / "cache")}
+    search = ":".join(filter(None, (str(HOOK.parent), os.environ.get("PYTHONPATH"))))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": search,
+        "HOME": str(place / "home"),
+        "XDG_CACHE_HOME": str(place / "home" / "cache"),
+    }
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
     said, _, told = done.stderr.rpartition("\n")
     return done.stdout + said, json.loads(told)

@@ -230,6 +230,32 @@ def test_a_requeued_job_does_not_repeat_its_run(tmp_path: Path, started: list[su
 # -- files of a collected run
 
 
+def test_what_a_task_prints_has_no_secret_when_the_campaign_is_over(tmp_path: Path) -> None:
+    site = Site1(tmp_path, SHORT, repeats=1)
+    made = site.send()
+    assert start(made, 0, "7").wait() == 0
+    output = made.output_file(made.plan.jobs[0], 0)
+    secret = "gh" + "p_" + "aB3" * 12
+    with output.open("a") as file:
+        file.write(f"module: {secret}\n")
+    site.queue(made, "7|0|COMPLETED|None")
+    assert dict(site.look().totals) == {"completed": 1}
+    assert secret not in output.read_text()
+    assert "module: [redacted]" in output.read_text()
+
+
+def test_no_folder_of_the_list_of_campaigns_is_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = os.umask(0)
+    try:
+        Site1(tmp_path, SHORT, repeats=1).send()
+    finally:
+        os.umask(before)
+    folders = [path for path in (tmp_path / "state").rglob("*") if path.is_dir()]
+    assert len(folders) >= 2
+    assert not any(path.stat().st_mode & 0o077 for path in folders)
+
+
 def test_a_collected_run_never_changes(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
     """Its worker lives on, because the daemon of its node was killed."""
     site = Site1(tmp_path, LONG, repeats=1)
@@ -495,7 +521,7 @@ def test_calls_do_not_grow_with_the_number_of_runs_and_files_in_proportion(tmp_p
         "submit": (5, 5),
         "queued": (1, 1),
         "running": (1, 0),
-        "ended": (2, 40),
+        "ended": (2, 41),
         "collected": (0, 0),
         "read": (0, 2),
     }

@@ -7,6 +7,7 @@ import os
 import shutil
 import tarfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,8 @@ from simjob import run_spec
 from steelyard import nofollow, packed
 from steelyard.contracts.spec import Budget
 from steelyard.derive.record import derive
-from steelyard.errors import DamagedDataError, SteelyardError
-from steelyard.results import fold
+from steelyard.errors import LEFT_OUT, DamagedDataError, SteelyardError
+from steelyard.results import fold, rows
 from steelyard.results.fold import archive
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, read_record_text, record_text
 
@@ -184,6 +185,36 @@ def test_only_old_and_collected_runs_of_our_own_making_are_archived(tmp_path: Pa
     assert sorted(nofollow.names(runs)) == ["r0", "r1", "r2"]
 
 
+def test_tables_are_not_written_through_a_link(tmp_path: Path) -> None:
+    folder, segment, other = filled(tmp_path / "r", 1), tmp_path / "segment", tmp_path / "other"
+    line = rows.line_of(read_record_text(folder.run_path(specs(1)[0])), "s", "r0")
+    segment.mkdir()
+    (segment / rows.LINES).write_bytes(line)
+    other.write_text("mine")
+    # Where the first exists, DuckDB writes to the second.
+    for name in ("runs.parquet", "tmp_runs.parquet"):
+        (segment / name).symlink_to(other)
+    with suppress(FileExistsError):
+        rows.write_tables(segment, len(line))
+    assert other.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["..", "raw/..", "raw/../x", "raw//x", "raw/a\0b"])
+def test_a_member_with_a_name_that_no_file_has_is_damage(tmp_path: Path, name: str) -> None:
+    folder = filled(tmp_path, 1)
+    archive(folder)
+    (segment,) = (tmp_path / "archive").iterdir()
+    run, offset, size = (segment / packed.INDEX).read_text().split()
+    more = packed.make_header(run, name, 3, 0) + b"abc" + packed.padding(3)
+    whole = (segment / packed.TAR).read_bytes()[: int(offset) + int(size)]
+    (segment / packed.TAR).write_bytes(whole + more)
+    (segment / packed.INDEX).write_text(f"{run} {offset} {int(size) + len(more)}\n")
+    packed.index_of.cache_clear()
+    other = ResultFolder(tmp_path)
+    with pytest.raises(DamagedDataError):
+        other.set_aside(other.run_path(specs(1)[0]), "s")
+
+
 def test_an_archive_with_links_or_damage_is_refused(tmp_path: Path) -> None:
     folder = filled(tmp_path)
     archive(folder)
@@ -204,3 +235,40 @@ def test_an_archive_with_links_or_damage_is_refused(tmp_path: Path) -> None:
     (tmp_path / "archive").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(nofollow.LinkError):
         ResultFolder(tmp_path).studies()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"../x 0 512", b"zz/../../x 0 512", b"zz//etc/passwd 0 512", b"z\0/x 0 512", b"/ 0 0", b"s/r0", b"zz/x 0 1e9"],
+)
+def test_a_line_of_an_index_that_leads_out_of_the_folder_is_left_out_and_named(tmp_path: Path, line: bytes) -> None:
+    folder = filled(tmp_path)
+    archive(folder)
+    (segment,) = (tmp_path / "archive").iterdir()
+    with (segment / packed.INDEX).open("ab") as file:
+        file.write(line + b"\n")
+    packed.index_of.cache_clear()
+    left_out: dict[str, None] = {}
+    token = LEFT_OUT.set(left_out)
+    try:
+        folder = ResultFolder(tmp_path)
+        assert folder.studies() == ["s"]
+        assert [record.run_id for record in folder.records()] == ["r0", "r1", "r2"]
+    finally:
+        LEFT_OUT.reset(token)
+    assert [*left_out] == [f"{segment / packed.INDEX}: 1 of 4 lines are not the place of a run"]
+
+
+def test_a_huge_index_takes_little_memory_and_leaves_the_other_runs_readable(tmp_path: Path) -> None:
+    folder = filled(tmp_path)
+    other = tmp_path / "archive" / "20260101T000000-00000000"
+    other.mkdir(parents=True)
+    (other / packed.INDEX).write_bytes(b"ab\n" * (packed.MAX_INDEX_BYTES // 3 + 1))
+    left_out: dict[str, None] = {}
+    token = LEFT_OUT.set(left_out)
+    try:
+        assert len([*folder.records()]) == 3
+    finally:
+        LEFT_OUT.reset(token)
+    assert packed.MAX_INDEX_BYTES <= 1 << 22
+    assert "the limit for an index" in "".join(left_out)

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from steelyard.analysis.best import rank
-from steelyard.analysis.request import Tariff
+from steelyard.analysis.request import Tariff, WorkPlan
 from steelyard.analysis.summary import summarise
 from steelyard.cli.main import main
 from steelyard.contracts.finding import Finding
 from steelyard.contracts.observe import Environment, Status
 from steelyard.contracts.record import Quantity, RunRecord, Steady
 from steelyard.contracts.spec import RunSpec
+from steelyard.errors import InputError
 from steelyard.results.store import RECORD_FILE, ResultFolder, write_json
 from steelyard.terminal.best import headline, ranking_lines
 
@@ -152,6 +153,12 @@ def test_a_trend_of_the_best_is_its_own_reason_and_not_that_of_the_others() -> N
     assert ranked(of_study).next_step == "steelyard explain SY211"
 
 
+def test_a_trend_that_no_job_has_does_not_end_the_ranking() -> None:
+    """As a record of somebody else may state it."""
+    odd = trending(jobs(spread(400), batch=64), [1e308, -1e308, 1e300])
+    assert ranked(odd, jobs(spread(300), batch=8)).entries
+
+
 def test_a_trend_asks_for_longer_jobs_and_not_for_more() -> None:
     steep = trending(jobs(spread(400), batch=64), [0.1, 0.101, 0.099])
     found = ranked(steep, jobs(spread(300), batch=8))
@@ -245,3 +252,9 @@ def test_the_verb_answers_first_and_as_json(tmp_path: Path, capsys: pytest.Captu
     assert [one["reliable"] for one in found["configurations"]] == [True, True, False]
     assert found["configurations"][1]["relative"]["value"] == pytest.approx(0.75, rel=1e-3)
     assert main(["best", "sweep:batch=128", "--results", str(tmp_path)]) == 1
+
+
+@pytest.mark.parametrize("devices", [0, 10**400], ids=["none", "many"])
+def test_a_plan_with_an_impossible_number_of_devices_is_refused(devices: int) -> None:
+    with pytest.raises(InputError, match="the plan is not valid"):
+        WorkPlan(samples=1e6, trainings=1, devices=devices)

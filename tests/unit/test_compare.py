@@ -899,3 +899,13 @@ def test_tuning_is_a_warning_unless_it_is_what_is_compared(simulate: Simulate) -
         if entry.code == "SY108" and "optimizer_kernel" in entry.message
     )
     assert "preset" not in unknown.message
+
+
+@pytest.mark.parametrize("stated", ["²", "٣", "9" * 400, "-1", ""])
+def test_a_number_of_nodes_that_is_no_count_is_unknown(simulate: Simulate, stated: str) -> None:
+    record = simulate(make_spec())
+    assert record.environment is not None
+    facts = {**record.environment.facts, "env.SLURM_NNODES": stated}
+    record = dataclasses.replace(record, environment=dataclasses.replace(record.environment, facts=facts))
+    (summary,) = summarise([record])
+    assert row_of(summary).get("nodes") in (None, 1)

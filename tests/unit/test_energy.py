@@ -26,7 +26,7 @@ from steelyard.contracts.energy import (
     read_power_chunks,
     write_power_chunk,
 )
-from steelyard.contracts.record import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER
+from steelyard.contracts.record import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER, Interval
 from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Node, Power, Sensor, Shape, SimTruth
 from steelyard.contracts.spec import Budget, Energy, RunSpec
 from steelyard.derive import sensors
@@ -843,3 +843,8 @@ def test_a_node_of_a_cpu_job_that_nobody_watched_is_said(tmp_path: Path) -> None
     record = derive(raw)
     assert "sensors were read on 1 of the 2 nodes of the job" in reasons(record)
     assert (verdict(record), codes(record)) == ("doubtful", ["SY405"])
+
+
+def test_an_interval_whose_ends_are_swapped_has_an_inverse() -> None:
+    turned = Interval(low=2.0, high=0.0, method="made up", covers="this job").inverse(1.0)
+    assert (turned.low, turned.high) == (0.0, 0.5)

@@ -326,6 +326,14 @@ def submodule(repo: Hostile) -> None:
     repo.add(repo.top / ".gitmodules", f"\tupdate = !{repo.program}\n\tignore = none\n")
 
 
+def submodule_that_asks_to_be_looked_at(repo: Hostile) -> None:
+    """What .gitmodules says about a submodule goes before the configuration, but not before an option."""
+    submodule(repo)
+    modules = repo.top / ".gitmodules"
+    # git ends at a program there, before it looks at anything.
+    modules.write_text(modules.read_text().replace(f"update = !{repo.program}", ""))
+
+
 def submodule_of_another_kind(repo: Hostile) -> None:
     """A nested repository with its own folder `.git`, as a submodule."""
     shutil.copytree(repo.top, repo.top / "part")
@@ -427,7 +435,8 @@ def pointer_to_elsewhere(repo: Hostile) -> None:
 
 HOSTILE = (
     in_config, in_worktree_config, in_include, in_include_if, in_info_attributes, fsmonitor, hooks, submodule,
-    submodule_of_another_kind, inside_submodule, linked_worktree, global_config, config_in_environment,
+    submodule_that_asks_to_be_looked_at, submodule_of_another_kind, inside_submodule, linked_worktree, global_config,
+    config_in_environment,
     parameters_in_environment, other_folders_in_environment, alternates, partial_clone, pointer_to_elsewhere,
 )  # fmt: skip
 

@@ -160,3 +160,18 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     written = read_results([tmp_path / "t.csv"]).text
     assert "\x1b" not in written
     assert ",=" not in written
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.txt", "busbw algbw\n" + "\r" * 1_000_001, "lines"),
+        ("a.json", '{"session_info":{},"runs":[' + "[]," * 1_100_000 + "[]]}", "no results"),
+        ("a.jsonl", '{"nccl-bw:x/all_reduce_8_time": 1}\n' * 60_000, "larger than"),
+        ("a.jsonl", '{"nccl-bw:x/a": 1}\n' * 201_000, "more than 200,000 figures"),
+    ],
+)
+def test_a_file_with_more_than_any_results_is_refused(tmp_path: Path, name: str, text: str, says: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=says):
+        read_results([tmp_path / name])

@@ -114,3 +114,26 @@ def test_a_folder_that_is_held_is_the_same_whatever_takes_its_place(tmp_path: Pa
         nofollow.open_file(path)
     with pytest.raises(nofollow.LinkError), nofollow.held(root / "ours"):
         pass
+
+
+@pytest.mark.parametrize(("around", "made"), [(0o755, 0o755), (0o775, 0o775), (0o777, 0o777), (0o700, 0o755)])
+def test_others_can_write_to_a_new_folder_only_where_they_can_anyway(tmp_path: Path, around: int, made: int) -> None:
+    tmp_path.chmod(around)
+    before = os.umask(0)
+    try:
+        nofollow.make_folder(tmp_path / "new")
+        with nofollow.held(tmp_path):
+            nofollow.make_folder(tmp_path / "other")
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("new", "other")] == [made, made]
+
+
+def test_a_file_of_ours_is_not_written_through_a_link(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"theirs")
+    (tmp_path / "link").symlink_to(target)
+    for mode in ("wb", "ab"):
+        with pytest.raises(OSError, match="symbolic links"):
+            nofollow.open_own(tmp_path / "link", mode)  # type: ignore[arg-type]
+    assert target.read_bytes() == b"theirs"

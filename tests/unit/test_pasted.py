@@ -6,9 +6,11 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from steelyard.audit.printed import formats, grid, latex, page
 from steelyard.audit.printed.headings import understand
 from steelyard.audit.printed.values import UnreadableError, read_number, to_amount, unit_spelled
 from steelyard.audit.reading import long_form, parse_any
@@ -304,3 +306,32 @@ def test_public_tables(name, count):
     assert sum(len(row.figures) for row in read.table.rows) == count
     assert not read.refused
     assert all(meaning.known for meaning in read.meanings)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.md", "|\n" + " " * 300_000 + "x-|\n"),
+        ("t.md", "|a" * 64 + "|b|\n" + "|-" * 64 + "|-|\n" + "a|\v" * 30_000),
+        ("t.csv", "a," * 64 + "b\r" + "a,b\r" * 30_000),
+        ("t.tex", "\\begin{tabular}{l}" + "a&" * 64 + "b\\\\" + "a\\\\" * 30_000 + "\\end{tabular}"),
+        ("t.tex", ("\\begin{tabular}{l}" + "a&" * 64 + "b\\\\" + "a\\\\" * 9000 + "\\end{tabular}\n") * 2),
+        ("t.html", ("<table>" + "<tr><td rowspan=9999 colspan=64>x" + "<tr>" * 9999 + "</table>") * 9),
+    ],
+)
+def test_a_file_whose_tables_grow_when_they_are_laid_out_is_refused_at_once(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    shape = grid.shape
+
+    def counted(rows: Any) -> Any:
+        shaped = shape(rows)
+        made.append(sum(map(len, shaped)))
+        return shaped
+
+    for module in (formats, latex, page):
+        monkeypatch.setattr(module, "shape", counted)
+    with pytest.raises(InputError):
+        parse_any(text, name)
+    assert sum(made) <= 2 * grid.MAX_CELLS

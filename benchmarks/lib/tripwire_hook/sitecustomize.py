@@ -10,10 +10,15 @@ import json
 import os
 import stat
 import sys
+from threading import get_ident
 from typing import Any
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-STARTS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "os.spawn", "pty.spawn", "os.forkpty")
+# The event, and which of its arguments is the command line.
+STARTS = {
+    "subprocess.Popen": 1, "os.exec": 1, "os.posix_spawn": 1, "os.spawn": 2, "os.system": None, "pty.spawn": 0,
+    "os.forkpty": None,
+}  # fmt: skip
 # The event, and which of its arguments are paths, each with the argument that holds the handle of its folder.
 CHANGES: dict[str, tuple[tuple[int, int | None], ...]] = {
     "os.rename": ((0, 2), (1, 3)),
@@ -25,6 +30,7 @@ CHANGES: dict[str, tuple[tuple[int, int | None], ...]] = {
     "os.chmod": ((0, 2),),
     "os.chown": ((0, 3),),
     "os.utime": ((0, 3),),
+    "os.setxattr": ((0, None),),
     "os.truncate": ((0, None),),
     "shutil.rmtree": ((0, 1),),
 }
@@ -38,7 +44,8 @@ class Tripwire:
         self.log = -1
         self.allowed: tuple[str, ...] = ()
         self.secret: tuple[str, ...] = ()
-        self.busy = False
+        self.busy: set[int] = set()
+        """Threads whose events are ours."""
 
     def arm(self, log: str, allowed: tuple[str, ...], secret: tuple[str, ...]) -> None:
         """Begin. Changes are allowed below `allowed`; nothing below `secret` may be read."""
@@ -61,20 +68,22 @@ class Tripwire:
 
     def hear(self, event: str, values: tuple[Any, ...]) -> None:
         """Handle one event of the interpreter."""
-        if self.busy or not (
+        thread = get_ident()
+        if thread in self.busy or not (
             event in CHANGES or event in LISTS or event in STARTS or event in ("open", "socket.connect")
         ):
             return
-        self.busy = True
+        self.busy.add(thread)
         try:
             self.judge(event, values)
         finally:
-            self.busy = False
+            self.busy.discard(thread)
 
     def judge(self, event: str, values: tuple[Any, ...]) -> None:
         """Write an event down if it should not have been."""
         if event in STARTS:
-            self.tell("start", [str(word) for word in (values[1] if event == "subprocess.Popen" else values)])
+            words = STARTS[event]
+            self.tell("start", [os.fsdecode(word) for word in (values if words is None else values[words])])
         elif event == "socket.connect":
             # A name is no connection: resolvers and systemd have local sockets.
             if isinstance(values[1], tuple):
@@ -94,7 +103,7 @@ class Tripwire:
     def opened(self, path: str, flags: int) -> None:
         """Judge an open file."""
         if flags & WRITING and not flags & os.O_PATH:
-            if not path.startswith((*self.allowed, "/dev/", "/proc/self/")):
+            if not path.startswith((*self.allowed, "/proc/self/")) and not is_device(path):
                 self.tell("write", path)
         elif path.startswith(self.secret):
             self.tell("read", path)
@@ -108,6 +117,11 @@ class Tripwire:
             path = place(values[at], folder, follow=event in ("os.chmod", "os.chown", "os.truncate"))
             if not path.startswith(self.allowed):
                 self.tell(event, path)
+
+
+def is_device(path: str) -> bool:
+    """Return whether a path is in the folder of devices; what is in memory there is a file as others are."""
+    return path.startswith("/dev/") and not path.startswith("/dev/shm/")
 
 
 def is_link(name: Any, handle: int) -> bool:

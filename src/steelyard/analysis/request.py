@@ -37,6 +37,8 @@ LOST = ("failed", "hung", "killed", "node_failure", "preempted", "lost", "time_l
 SETUP = ("setup", "data", "compile")
 MAX_SAMPLES, MAX_TRAININGS, MAX_DEVICES = 1e18, 10**7, 10**7
 MAX_PERCENT = 1000.0
+# A whole number can be larger than any that can be shown with an exponent.
+MOST_SHOWN = 10**300
 MAX_FAILURES = 1e6
 # The training of Llama 3 (arXiv 2407.21783): 419 unexpected interruptions in 54 days on 16,384 GPUs are 1.97e-5 per
 # device-hour.
@@ -71,7 +73,7 @@ class WorkPlan:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(name, f"{value:g} is out of range", valid)
+            Problem(name, f"{value:g} is out of range" if abs(value) < MOST_SHOWN else "out of range", valid)
             for name, value, valid, holds in (
                 ("samples", self.samples, "above 0", 0 < self.samples <= MAX_SAMPLES),
                 ("--epochs", self.epochs or 0.0, "above 0", (self.epochs or 0.0) >= 0),

@@ -26,6 +26,7 @@ from steelyard.analysis.summary import (
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import MEASURED
 from steelyard.inputs.study import setting
+from steelyard.numbers import count_in
 from steelyard.redact import redact
 from steelyard.rules.program import options_of, own_words
 from steelyard.rules.table.row import Amount, Row
@@ -236,7 +237,7 @@ def _machine(record: RunRecord) -> Settings:
         "device_scope": device.scope if device and known else None,
         "dies": device.dies if device and known else None,
         "devices": spec.devices,
-        "nodes": int(nodes) if nodes.isdigit() else None,
+        "nodes": count_in(nodes),
     }
 
 

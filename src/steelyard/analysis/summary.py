@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 SHOWN_COMMAND = 70
+LARGEST_TREND = 1e6
 OF_ONE_JOB = ("SY202", "SY203")
 """Findings on the interval of a single job."""
 
@@ -166,6 +167,9 @@ def generation(record: RunRecord) -> str | None:
 def job_of(record: RunRecord) -> JobTime:
     """Return where and when a job ran, and its trend. Simulated time does not depend on the node or the time of day."""
     trend = record.steady.trend if record.steady is not None else None
+    if trend is not None:
+        # Of a record of somebody else it may be any number, and statistics square it.
+        trend = max(-LARGEST_TREND, min(trend, LARGEST_TREND))
     start_s = end_s = None
     simulated = record.spec.device_family == "sim"
     if record.launch is not None and not simulated:

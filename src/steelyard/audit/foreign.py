@@ -21,6 +21,7 @@ from steelyard.audit.table import MAX_METRIC, MAX_TABLE_BYTES, BadCellError, dec
 from steelyard.errors import InputError, Problem, SteelyardError, leave_out, printable
 from steelyard.imported.form import ForeignFile
 from steelyard.inputs.validate import read_bounded, read_inside
+from steelyard.redact import redact
 from steelyard.results.store import replace_text
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of
@@ -37,10 +38,14 @@ IMPORTED = "imported"
 MAX_FILE_BYTES = 1 << 25
 MAX_BESIDE_BYTES = 1 << 20
 MAX_FILES = 2000
+MAX_LINES = 1_000_000
+MAX_FIGURES = 200_000
+"""Of all files, with those that are left out."""
 MAX_DEPTH = 8
 MAX_TEXT = 200
 MAX_PARTS = 4
 DIGEST_DIGITS = 12
+LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 NO_UNIT = "the file does not state their unit"
 NO_NUMBER = "not a number, or negative"
 
@@ -88,7 +93,7 @@ def read_results(
             made.take(place, name, chosen, required=not whole)
     if not made.files:
         raise InputError(f"{', '.join(map(str, paths))}: no results in a known format", problems=(_formats(chosen),))
-    return made.imported(paths[0].name or "results")
+    return made.imported(redact(paths[0].name)[0] or "results")
 
 
 def _formats(chosen: Sequence[Importer]) -> Problem:
@@ -120,11 +125,12 @@ class _ImportedTable:
     """Collects the lines of a table."""
 
     def __init__(self, source: str, known: dict[str, str]) -> None:
-        self.source, self.known = source, known
+        self.source, self.known = source, {key: redact(value)[0] for key, value in known.items()}
         self.lines: list[dict[str, str]] = []
         self.files: list[ReadFile] = []
         self.left_out: Counter[str] = Counter()
         self.skipped = 0
+        self._figures = self._bytes = 0
         for key, value in known.items():
             if key not in SETTINGS:
                 raise plugins.unknown("setting", key, list(SETTINGS))
@@ -140,6 +146,8 @@ class _ImportedTable:
         content = read_bounded(path, MAX_FILE_BYTES)
         # Logs have what programs print: a byte that is no text must not hide the figures around it.
         text = content.decode("utf-8-sig", errors="replace").replace("\0", "")
+        if sum(text.count(mark) for mark in LINE_ENDS) > MAX_LINES:
+            raise InputError(f"{name} has more than {MAX_LINES:,} lines", next_step="import only the part with results")
         file = ForeignFile(name, text, lambda other: _beside(path, other))
         importer = chosen[0] if len(chosen) == 1 else next((entry for entry in chosen if entry.recognises(file)), None)
         before = len(self.lines)
@@ -148,7 +156,7 @@ class _ImportedTable:
             for entry in importer.read(file):
                 self._add(entry, name, about)
         if len(self.lines) > before and importer is not None:
-            self.files.append(ReadFile(name, importer.name, len(self.lines) - before))
+            self.files.append(ReadFile(redact(name)[0], importer.name, len(self.lines) - before))
         elif required:
             problem = Problem(name, f"has no figures that {importer.name} files have") if importer else _formats(chosen)
             raise InputError(f"{name}: no results", problems=(problem,))
@@ -156,6 +164,9 @@ class _ImportedTable:
             self.skipped += 1
 
     def _add(self, entry: ImportedFigure, name: str, about: str) -> None:
+        self._figures += 1
+        if self._figures > MAX_FIGURES:
+            raise InputError(f"{name}: more than {MAX_FIGURES:,} figures", next_step="import fewer files at once")
         metric = re.sub(r"[^\w.@-]+", "_", entry.metric)[:MAX_METRIC].strip("_")
         if not entry.unit:
             self.left_out[NO_UNIT] += 1
@@ -172,9 +183,13 @@ class _ImportedTable:
         cells = self._settings(entry.settings)
         note = "; ".join(filter(None, (_plain(entry.note), about)))
         place = {"source": _plain(self.source), "table": _plain(name)} if self.source else {"source": _plain(name)}
-        self.lines.append(
-            {**place, **cells, "metric": metric or "figure", "value": value, "unit": entry.unit, "note": note}
-        )
+        line = {**place, **cells, "metric": metric or "figure", "value": value, "unit": entry.unit, "note": note}
+        self._bytes += sum(len(cell.encode("utf-8", "surrogatepass")) + 1 for cell in line.values())
+        if self._bytes > MAX_TABLE_BYTES:
+            # A kept table that is larger could not be read again.
+            limit = f"the table of these figures is larger than {MAX_TABLE_BYTES:,} bytes"
+            raise InputError(f"{name}: {limit}", next_step="import fewer files at once")
+        self.lines.append(line)
 
     def _settings(self, stated: Mapping[str, str]) -> dict[str, str]:
         cells: dict[str, str] = {}
@@ -215,8 +230,10 @@ class _ImportedTable:
 
 
 def _plain(text: str) -> str:
-    """Return untrusted text on one line, short, and as no spreadsheet takes for a formula."""
-    return printable(" ".join(text.split()))[:MAX_TEXT].lstrip("=@").strip()
+    """Return untrusted text on one line, short, without secrets, and as no spreadsheet takes for a formula."""
+    # A secret that is cut may not be recognised.
+    line = redact(printable(" ".join(text.split()))[: 2 * MAX_TEXT])[0]
+    return line[:MAX_TEXT].lstrip("=@").strip()
 
 
 def _beside(path: Path, other: str) -> str | None:

@@ -196,7 +196,7 @@ def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Comm
 def _collect(arguments: argparse.Namespace, folder: ResultFolder, study: str) -> None:
     """Collect what has ended, and say what was not collected."""
     status = look(folder, study, shared=arguments.shared)
-    for line in (*foreign_lines(status), *status.problems):
+    for line in (*foreign_lines(status), *(line for problem in status.problems for line in problem.splitlines())):
         say(line)
 
 

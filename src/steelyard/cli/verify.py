@@ -32,6 +32,7 @@ from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.report.charts.history import verified_chart
 from steelyard.report.render.draw import svg
+from steelyard.report.render.put import put
 from steelyard.results.store import ResultFolder
 from steelyard.stats.band import Verdict
 from steelyard.terminal.document import print_json
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         _say(arguments, {"shape": "verify-history/1", "recipe": recipe.name, "histories": histories}, lines)
         for number, entry in enumerate(entries if arguments.plot is not None else (), 1):
             path = arguments.plot if number == 1 else arguments.plot.with_stem(f"{arguments.plot.stem}-{number}")
-            path.write_text(svg(verified_chart(entry, f"history-{number}")), encoding="utf-8")
+            put(path.parent, path.name, svg(verified_chart(entry, f"history-{number}")).encode())
             print(printable(f"plot of {entry.expect.metric}: {path}"), file=sys.stderr)
         return 0
     if arguments.more is not None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SPEC_FILE = "spec.json"
+SPEC_VARIABLE = "STEELYARD_SPEC_SHA256"
+"""For a worker: SHA-256 of its spec. It names what is executed, and others may write to where it is read."""
 LAUNCH_FILE = "launch.json"
 WORKER_LOG = "worker.log"
 LEASE_FILE = "lease"

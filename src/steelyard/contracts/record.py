@@ -119,7 +119,8 @@ class Interval(Contract):
 
         return replace(
             self,
-            low=over / self.top,
+            # In a record of somebody else the upper end may be the lower one.
+            low=turned(self.top) or 0.0,
             high=turned(self.low),
             low_without_gain=turned(self.high_without_gain),
             high_without_gain=turned(self.low_without_gain),

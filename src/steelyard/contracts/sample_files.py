@@ -6,7 +6,7 @@ import os
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class StepChunk:
         return column
 
 
-def write_chunk(file: BinaryIO, rank: int, first_step: int, table: NDArray[np.float64]) -> None:
+def write_chunk(file: IO[bytes], rank: int, first_step: int, table: NDArray[np.float64]) -> None:
     """Append one chunk, with checksums."""
     payload = np.ascontiguousarray(table, dtype="<f8").tobytes()
     place = PLACE.pack(CHUNK_MARK, rank, first_step, table.shape[1])
@@ -80,7 +80,7 @@ def chunk_places(path: Path) -> Iterator[ChunkPlace]:
         yield from _walk(file, path)
 
 
-def _walk(file: BinaryIO, path: Path) -> Iterator[ChunkPlace]:
+def _walk(file: IO[bytes], path: Path) -> Iterator[ChunkPlace]:
     """Yield the chunks of an open step file, with the file positioned at each payload.
 
     A last chunk cut short by a kill is left out.

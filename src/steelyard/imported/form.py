@@ -17,6 +17,8 @@ MAX_LINE = 1 << 16
 """Longer lines of a log are no results."""
 MEGABYTE = 1_000_000
 MAX_DIGITS = 20
+MAX_VALUES = 2_000_000
+"""Of a JSON file: each takes a hundred times the memory of its text."""
 
 
 class Digits(str):
@@ -73,7 +75,9 @@ class Importer:
 
 
 def parse(text: str) -> Any:
-    """Return JSON with numbers as `Printed`; None if it is not valid."""
+    """Return JSON with numbers as `Printed`; None if it is not valid, or has more values than any result."""
+    if sum(text.count(mark) for mark in ",[{") > MAX_VALUES:
+        return None
     try:
         return json.loads(text, parse_float=Digits, parse_int=Digits, parse_constant=lambda _: None)
     except (ValueError, RecursionError):

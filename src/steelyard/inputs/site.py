@@ -16,7 +16,7 @@ from steelyard.errors import InputError, Problem, SteelyardError, nearest, refus
 from steelyard.inputs.synonyms import SITE as SYNONYMS
 from steelyard.inputs.synonyms import value_for
 from steelyard.inputs.validate import missing_file, near_file, parse_file
-from steelyard.redact import looks_secret, redact, texts
+from steelyard.redact import clean, looks_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -334,8 +334,7 @@ def _refuse_secrets(table: Site | Pool, variables: Mapping[str, str]) -> None:
             raise ValueError(f"environment.{name}: looks like a secret, which others could read; valid: {NO_SECRETS}")
     for entry in fields(table):
         # The pools have been checked.
-        told = texts(to_json_object(getattr(table, entry.name))) if entry.name != "pools" else ()
-        if any(redact(text)[1] for text in told):
+        if entry.name != "pools" and clean(to_json_object(getattr(table, entry.name)))[1]:
             raise ValueError(f"{entry.name}: looks like a secret, which others could read; valid: {NO_SECRETS}")
 
 

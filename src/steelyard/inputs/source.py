@@ -13,7 +13,8 @@ from steelyard.contracts.spec import Source
 from steelyard.errors import InputError, Problem, nearest, refusal
 from steelyard.inputs.validate import read_bounded, show_value
 
-MAX_SOURCE_BYTES = 1 << 20
+# Python needs a kilobyte for each short word of a file, and for formatted texts a time that grows with the square.
+MAX_SOURCE_BYTES = 1 << 17
 _FORM = re.compile(r"(?P<path>.*\.py):(?P<function>[A-Za-z_][A-Za-z0-9_]{0,79})")
 # Names that a file makes in a way that only running it can tell.
 _DYNAMIC = ("globals", "exec", "vars", "setattr", "__getattr__")

@@ -21,6 +21,7 @@ from steelyard.inputs.validate import read_inside
 from steelyard.launch.campaign import TaskState
 from steelyard.launch.collect import RunEnd, collect_task, done_lines, read_ended, write_ended
 from steelyard.launch.plan import COLLECTED_FILE, RUNS, is_collected, load_campaign, planned, runs_left
+from steelyard.launch.redacted import redact_output
 from steelyard.launch.registry import user_name
 from steelyard.launch.staging import read_arguments, read_cells
 from steelyard.launch.submit import FORGOTTEN, recover, scheduler_of, sent_jobs, submit_rest, with_runs
@@ -235,6 +236,9 @@ def _close(campaign: Campaign, scheduler: Scheduler) -> None:
     nofollow.remove(campaign.path / UNSETTLED_FILE)
     for home in (campaign.path, *(campaign.job_folder(job) for job in campaign.plan.jobs)):
         sweep_halves(home)
+    for job in campaign.plan.jobs:
+        for task in range(len(job.tasks)):
+            redact_output(campaign.output_file(job, task), campaign.path)
     nofollow.open_file(campaign.path / COLLECTED_FILE, "a").close()
     campaign.registration.forget()
 

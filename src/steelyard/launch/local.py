@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import hashlib
 import math
 import os
 import secrets
@@ -20,10 +21,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard import hostinfo
+from steelyard import hostinfo, nofollow
 from steelyard.contracts import observe, threads
 from steelyard.contracts.wrap import END_PATTERN
 from steelyard.errors import InputError
+from steelyard.results.store import record_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -183,10 +185,11 @@ class LocalLauncher:
         kills = _oom_kills()
         begin_s = time.monotonic()
         shown = self.shows(spec)
-        with (raw / observe.WORKER_LOG).open("wb") as log, _signals_held(raised=not shown) as signals:
-            variables = {**self.inherited(), **self.environment(spec), MARK: mark}
+        with nofollow.open_own(raw / observe.WORKER_LOG, "wb") as log, _signals_held(raised=not shown) as signals:
+            own = {MARK: mark, observe.SPEC_VARIABLE: hashlib.sha256(record_text(spec).encode()).hexdigest()}
+            variables = {**self.inherited(), **self.environment(spec), **own}
             if shown:
-                process = _start_shown(command, {**os.environ, MARK: mark})
+                process = _start_shown(command, {**os.environ, **own})
             else:
                 # Our end of its standard input is the lifeline: the system closes it when we die, for whatever reason.
                 process = Child(

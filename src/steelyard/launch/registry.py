@@ -10,9 +10,11 @@ folder with the same plan. The ids that a scheduler is asked about are kept here
 
 from __future__ import annotations
 
+import grp
 import hashlib
 import os
 import pwd
+import shlex
 import shutil
 import stat
 import tempfile
@@ -34,6 +36,8 @@ ENTRY_FILE: Final = "entry.json"
 MAX_ENTRY_BYTES: Final = 1 << 26
 MAX_ID_CHARACTERS: Final = 300
 WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+ABOVE: Final = 3
+"""Folders above a campaign, up to the results folder: that of the study, of all campaigns, and the results folder."""
 SHA256: Final = Length(64, r"^[0-9a-f]{64}$")
 
 
@@ -69,7 +73,9 @@ def prepare() -> None:
     """Create the list; SteelyardError if this user cannot keep one."""
     home = _home()
     try:
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The mode is that of the last folder only: who can write to one above it can replace it.
+        home.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        home.mkdir(exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=home):
             exposed = home.stat().st_mode & WRITABLE_BY_OTHERS
     except OSError as error:
@@ -98,13 +104,11 @@ class Registration:
         entry, state = self._read(), nofollow.stat(self._campaign)
         if entry is None or (entry.inode, entry.plan_sha256) != (state.st_ino, plan_sha256):
             return None
-        who = f"belongs to {user_name(state.st_uid)}" if state.st_uid != entry.owner else ""
-        who = who or ("is writable by others" if state.st_mode & WRITABLE_BY_OTHERS else "")
-        if who and not shared:
-            raise SteelyardError(
-                f"{self._campaign} {who}: they could change what is collected",
-                next_step=f"chmod go-w {self._campaign}, or accept it with --shared",
-            )
+        if shared:
+            return entry
+        if state.st_uid != entry.owner or state.st_mode & WRITABLE_BY_OTHERS:
+            raise _exposed(self._campaign, state, entry.owner)
+        refuse_exposed(self._campaign.parent, entry.owner)
         return entry
 
     def write(
@@ -157,6 +161,42 @@ class Registration:
     def _read(self) -> RegistryEntry | None:
         path = self._home / ENTRY_FILE
         return parse_json(RegistryEntry, read_bounded(path, MAX_ENTRY_BYTES), str(path)) if path.is_file() else None
+
+
+def refuse_exposed(home: Path, owner: int) -> None:
+    """Raise SteelyardError if others can rename what is in the folder of a study's campaigns, or in one above it.
+
+    They could put another campaign in the place of one, until its last job has read its files. `owner`: the user id
+    that our files have there.
+    """
+    for folder in (home, *home.parents[: ABOVE - 1]):
+        state = nofollow.stat(folder)
+        if state.st_uid not in (owner, os.getuid(), 0) or _lets_others_rename(state):
+            raise _exposed(folder, state, owner)
+
+
+def _exposed(folder: Path, state: os.stat_result, owner: int) -> SteelyardError:
+    who = "is writable by others" if state.st_uid == owner else f"belongs to {user_name(state.st_uid)}"
+    return SteelyardError(
+        f"{folder} {who}: they could change what is collected",
+        next_step=f"chmod -R go-w {shlex.quote(str(folder))}, or accept it with --shared",
+    )
+
+
+def _lets_others_rename(folder: os.stat_result) -> bool:
+    """Return whether others can rename what a user has in a folder."""
+    if not folder.st_mode & WRITABLE_BY_OTHERS or folder.st_mode & stat.S_ISVTX:
+        return False
+    return bool(folder.st_mode & stat.S_IWOTH) or not _is_group_of_one(folder.st_uid, folder.st_gid)
+
+
+def _is_group_of_one(user: int, group: int) -> bool:
+    """Return whether this is the group that many systems make for each user, with nobody else in it."""
+    try:
+        of, made = pwd.getpwuid(user), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return of.pw_gid == group and made.gr_name == of.pw_name and not set(made.gr_mem) - {of.pw_name}
 
 
 def user_name(user: int) -> str:

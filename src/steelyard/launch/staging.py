@@ -22,6 +22,7 @@ from steelyard.launch.campaign import PLAN_FILE
 from steelyard.launch.registry import mask
 from steelyard.launch.scripts.bash import quoted
 from steelyard.launch.scripts.task import task_lines
+from steelyard.redact import redact
 from steelyard.results.store import flush_all, record_text
 
 if TYPE_CHECKING:
@@ -155,15 +156,16 @@ def render_again(campaign: Campaign, job: JobArray, scheduler: Scheduler, digest
 
     `digests`: SHA-256 of its files when it was planned.
     """
-    changed = next(_changed(campaign, job, digests), None)
+    changed, why = next(_changed(campaign, job, digests), None), "was changed"
     rendered = {} if changed else scheduler.render(campaign, job)
     for name, text in rendered.items():
         if _sha256(text.encode()) != digests.get(name):
             changed = campaign.job_folder(job) / name
+            why = f"was written by {campaign.plan.made_by}, and this version writes it differently"
     if changed is not None:
         raise SteelyardError(
-            f"{changed} is not what the plan gives: it was changed; this job was not submitted",
-            next_step=f"steelyard status {campaign.plan.study} --cancel, then submit the study again",
+            f"{changed} {why}: this job was not submitted; cancel the campaign, and submit the study again",
+            next_step=f"steelyard status {campaign.plan.study} --cancel",
         )
     return rendered
 
@@ -191,7 +193,9 @@ def write_study(campaign: Path, expansion: Expansion, file: Path | None) -> None
     study = {"study": to_json_object(expansion.study), "configurations": cells, "arguments": arguments}
     _create(campaign / STUDY_FILE, record_text(study).encode())
     if file is not None:
-        _create(campaign / "study.toml", read_bounded(file, MAX_SPEC_BYTES))
+        # Its settings have been checked, its comments have not.
+        text = read_bounded(file, MAX_SPEC_BYTES).decode("utf-8", "replace")
+        _create(campaign / "study.toml", redact(text)[0].encode())
 
 
 def read_arguments(campaign: Path) -> tuple[str, ...]:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 from steelyard import nofollow, plugins
 from steelyard.contracts.observe import LEASE_FILE
 from steelyard.errors import InputError, Problem, SteelyardError, printable
+from steelyard.launch import registry
 from steelyard.launch.campaign import ID_FILE, TRYING_FILE, QueueFullError
 from steelyard.launch.collect import take_lease
 from steelyard.launch.plan import is_collected, load_campaign, make_campaign, planned, runs_left, study_folder
 from steelyard.launch.site_check import checks
 from steelyard.launch.staging import render_again
-from steelyard.results.store import create_once, is_gone, owner
+from steelyard.results.store import OWN_FOLDER, create_once, is_gone, own_uid, owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ def lock(folder: ResultFolder, study: str) -> Iterator[None]:
     """
     home = study_folder(folder, study)
     try:
-        folder.root.mkdir(parents=True, exist_ok=True)
+        folder.root.mkdir(OWN_FOLDER, parents=True, exist_ok=True)
         nofollow.make_folder(home.parent, exist_ok=True)
         nofollow.make_folder(home, exist_ok=True)
     except OSError as error:
@@ -137,6 +138,10 @@ def send(
     study = expansion.study.name
     with lock(folder, study):
         if not dry_run:
+            home = study_folder(folder, study)
+            owner_there = own_uid(home)
+            if owner_there is not None and not shared:
+                registry.refuse_exposed(home, owner_there)
             resume(folder, expansion, place, shared=shared)
         made = make_campaign(folder, expansion, place, scheduler_of(place.site.scheduler), file=file, dry_run=dry_run)
         done = Submitted(0) if dry_run else submit(folder, study, shared=shared)

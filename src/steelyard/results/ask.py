@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from steelyard.contracts.base import finite_json
-from steelyard.errors import InputError, SteelyardError
+from steelyard.errors import InputError, SteelyardError, leave_out
 from steelyard.results.query import Results
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ MAX_ANSWER_BYTES = 1 << 32
 # Address space beyond what DuckDB counts: the interpreter, libraries, and stacks of threads.
 MORE_BYTES = 2 << 30
 MAX_MESSAGE = 8000
+MAX_REASON, MAX_LEFT_OUT = 400, 100_000
+"""Of the runs that are left out, and why; more are not named."""
+MAX_SAID_BYTES = 1 << 27
 
 
 def ask(
@@ -40,6 +43,7 @@ def ask(
 ) -> int:
     """Return the handle of a file with the answer, from its beginning. A table is JSON, for `read_table`.
 
+    Runs that cannot be read are left out, as `errors.leave_out` does.
     `clean`: what is done to texts in CSV.
     InputError if the query is wrong, SteelyardError if it takes too long or too much memory.
     """
@@ -71,6 +75,8 @@ def ask(
         raise InputError(said["text"], next_step=said["next"])
     if said["kind"] == "failure":
         raise SteelyardError(said["text"], next_step=said["next"])
+    for text in said["left_out"]:
+        leave_out(SteelyardError(text))
     os.lseek(answer, 0, os.SEEK_SET)
     return answer
 
@@ -78,11 +84,11 @@ def ask(
 def _wait(reader: int, end_s: float) -> bytes | None:
     """Return what the child says before it ends; None if it does not end in time."""
     said = b""
-    while len(said) < 4 * MAX_MESSAGE:
+    while len(said) < MAX_SAID_BYTES:
         ready, _, _ = select.select([reader], [], [], max(0.0, end_s - time.monotonic()))
         if not ready:
             return None
-        piece = os.read(reader, MAX_MESSAGE)
+        piece = os.read(reader, 1 << 16)
         if not piece:
             break
         said += piece
@@ -107,7 +113,7 @@ def _be_child(results: Path, write: Callable[[Results], None], answer: int, writ
             resource.setrlimit(limit, (value, value))
         with Results(results, memory_mb=memory_mb, output=f"/proc/self/fd/{answer}") as opened:
             write(opened)
-        said = {"kind": "answer"}
+            said = {"kind": "answer", "left_out": [text[:MAX_REASON] for text in opened.left_out[:MAX_LEFT_OUT]]}
     except InputError as error:
         said = {"kind": "input", "text": error.what[:MAX_MESSAGE], "next": error.next_step}
     except SteelyardError as error:

@@ -215,11 +215,13 @@ def _find_runs(folder: ResultFolder, busy: Container[str], done: Folded, now: fl
             continue
         home = folder.runs / study
         try:
-            with nofollow.held(home), nofollow.folder_of(home / "x") as (handle, _):
-                for name in folder.folder_names(study):
+            for name in folder.folder_names(study):
+                try:
                     with suppress(FileNotFoundError, NotADirectoryError):
-                        state = os.stat(f"{name}/{RECORD_FILE}", dir_fd=handle, follow_symlinks=False)
+                        state = nofollow.stat(home / name / RECORD_FILE)
                         found.append(_Run(study, name, home / name, now - state.st_mtime))
+                except nofollow.LinkError as error:
+                    done.left.append(f"{study}/{name}: {error}")
         except (OSError, SteelyardError) as error:
             done.left.append(f"{study}: {error}")
     start = random.randrange(len(found)) if found else 0

@@ -45,6 +45,8 @@ class Results:
 
     def __init__(self, path: Path, *, memory_mb: int | None = None, output: str = "") -> None:
         """`output`: the one file that may be written, by a method of a relation."""
+        self.left_out: list[str] = []
+        """What is wrong with each run that is not in the tables, because its record cannot be read."""
         self._root = path.resolve()
         self._handles: list[int] = []
         self._names: dict[str, str] = {}
@@ -138,12 +140,17 @@ class Results:
                     continue
                 with nofollow.held(home):
                     for run in nofollow.names(home):
-                        # It was archived meanwhile, or it is no run.
-                        with suppress(FileNotFoundError, NotADirectoryError, InputError):
-                            with nofollow.open_file(home / run / RECORD_FILE) as file:
-                                text = file.read(MAX_RECORD_BYTES)
-                            line = rows.line_of(text, study, run)
-                            longest = max(longest, lines.write(line))
+                        try:
+                            # It was archived meanwhile, or it is no run.
+                            with suppress(FileNotFoundError, NotADirectoryError):
+                                with nofollow.open_file(home / run / RECORD_FILE) as file:
+                                    text = file.read(MAX_RECORD_BYTES)
+                                line = rows.line_of(text, study, run)
+                                longest = max(longest, lines.write(line))
+                        except SteelyardError as error:
+                            self.left_out.append(str(error))
+                        except OSError as error:
+                            self.left_out.append(f"{home / run / RECORD_FILE}: {error.strerror or error}")
             lines.flush()
             if longest:
                 rows.load(self._connection, f"/proc/self/fd/{lines.fileno()}", longest)

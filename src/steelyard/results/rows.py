@@ -182,8 +182,10 @@ def write_tables(folder: Path, longest: int) -> None:
         with import_duckdb().connect(":memory:", config={"threads": "1"}) as connection:
             load(connection, f"{place}/{LINES}", longest)
             for table in COLUMNS:
-                target = f"'{place}/{table}.parquet' (FORMAT parquet, COMPRESSION zstd)"
-                connection.execute(f"COPY new_{table} TO {target}")
+                # Made by us: DuckDB alone would write through a link of this name, or of its own temporary file's.
+                with nofollow.open_file(folder / f"{table}.parquet", "x") as file:
+                    target = f"'/proc/self/fd/{file.fileno()}' (FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false)"
+                    connection.execute(f"COPY new_{table} TO {target}")
 
 
 def load(connection: Any, path: str, longest: int) -> None:

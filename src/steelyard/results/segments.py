@@ -13,10 +13,10 @@ processes archived the same run at the same moment, the copy in the segment with
 from __future__ import annotations
 
 from bisect import bisect_left
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from steelyard import nofollow, packed
+from steelyard.errors import SteelyardError, leave_out
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -44,8 +44,13 @@ class Segments:
             for name in reversed(names):
                 # A segment may be replaced by one without raw files at any moment: then that one was there before.
                 if packed.SEGMENT.fullmatch(name):
-                    with suppress(FileNotFoundError):
+                    try:
                         found[name] = packed.index_of(self.path / name, nofollow.open_file)
+                    except FileNotFoundError:
+                        continue
+                    except (SteelyardError, OSError) as error:
+                        # The runs of the other segments do not suffer from it.
+                        leave_out(error if isinstance(error, SteelyardError) else SteelyardError(str(error)))
             self._names, self._indexes = names, found
             self._void = set(nofollow.names(self.path / VOID)) if VOID in names else set()
         return self._indexes

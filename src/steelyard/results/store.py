@@ -61,6 +61,8 @@ IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST)
 MAX_PROGRESS_BYTES = 1 << 16
 COPIED_BYTES = 1 << 20
 FLUSHES = 8
+OWN_FOLDER = 0o755
+"""Of a new results folder: others can write to it only if its owner says so."""
 NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -82,7 +84,7 @@ class ResultFolder:
     def prepare(self) -> None:
         """Create the folder and remove what dead launchers of this host left."""
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(OWN_FOLDER, parents=True, exist_ok=True)
             nofollow.make_folder(self._scratch, exist_ok=True)
             nofollow.make_folder(self.runs, exist_ok=True)
         except OSError as error:

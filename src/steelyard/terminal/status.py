@@ -55,7 +55,7 @@ def status_lines(status: StudyStatus, *, verbose: bool = False) -> list[str]:
         printable(f"Study {status.study}"),
         *(line for sent in status.campaigns for line in _sent_lines(sent, verbose=verbose)),
     ]
-    lines += ["", table(["configuration", *names], rows)]
+    lines += ["", table(["configuration", *names], rows)] if rows else []
     lines += _why_lines(status) + foreign_lines(status) + _cause_lines(status) + short_lines(status)
     for problem in status.problems:
         first, *others = problem.splitlines()

@@ -75,6 +75,8 @@ class _Runs:
         self._lease = lease
         self._done = done
         self._show, self._own_input = show, own_input
+        # What we start may start workers of its own.
+        self._sha256 = os.environ.pop(observe.SPEC_VARIABLE, "")
         self.current: Path | None = None
         """The run in progress."""
         self.supervisor: Supervisor | None = None
@@ -101,14 +103,14 @@ class _Runs:
 
     def _status(self, raw: Path) -> observe.Status:
         if self._done is None:
-            return run_directory(raw, self._supervise)
+            return run_directory(raw, self._supervise, sha256=self._sha256)
         # Each run has its own log, as if it had its own process.
         kept = [os.dup(number) for number in (1, 2)]
         log = os.open(raw / observe.WORKER_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             for number in (1, 2):
                 os.dup2(log, number)
-            return run_directory(raw, self._supervise)
+            return run_directory(raw, self._supervise, sha256=self._sha256)
         finally:
             _flush()
             for number, old in zip((1, 2), kept, strict=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from steelyard.audit.printed.grid import MAX_CAPTION, MAX_CELLS, MAX_LINES, MAX_TABLES, Found, plain, shape
 from steelyard.audit.printed.latex import latex_grids
@@ -12,15 +14,21 @@ from steelyard.audit.printed.page import html_grids
 from steelyard.errors import InputError, Problem
 from steelyard.rules.table.row import Grid
 
-_RULE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+# Nothing is tried twice: a line may have a million spaces.
+_RULE = re.compile(r"[ \t]*+(?:\|[ \t]*+)?:?-++:?[ \t]*+(?:\|[ \t]*+:?-++:?[ \t]*+)*+(?:\|[ \t]*+)?")
 _PIPE = re.compile(r"(?<!\\)\|")
 
 
 def find_grids(text: str, name: str) -> list[Found]:
     """Find the tables in a text; the end of the name, or else the content, tells the format."""
-    if text.count("\n") > MAX_LINES:
+    # Several characters end a line, and each line may become as wide as the widest.
+    if len(text.splitlines()) > MAX_LINES:
         raise InputError(f"{name} has more than {MAX_LINES:,} lines", next_step="paste only its tables")
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
+    grids: Iterable[Found]
     if suffix == "tex" or (suffix not in ("csv", "tsv", "html", "htm") and "\\begin{tabular" in text):
         grids = latex_grids(text)
     elif suffix in ("html", "htm"):
@@ -28,25 +36,34 @@ def find_grids(text: str, name: str) -> list[Found]:
     elif suffix in ("csv", "tsv"):
         grids = _csv(text, name)
     else:
-        grids = [*_markdown(text.splitlines()), *(html_grids(text) if "<table" in text.lower() else [])]
-        if not grids and suffix not in ("md", "markdown", "rst"):
-            grids = _csv(text, name)
-    if len(grids) > MAX_TABLES:
-        raise InputError(
-            f"{name} has {len(grids)} tables; at most {MAX_TABLES} are allowed", next_step="paste those you need"
-        )
-    if sum(len(entry.grid.cells) * _width(entry.grid) for entry in grids) > MAX_CELLS:
-        raise InputError(f"{name} has more than {MAX_CELLS:,} cells", next_step="paste only the tables you need")
-    return [Found(entry.grid, entry.lines, number) for number, entry in enumerate(grids)]
+        grids = chain(_markdown(text.splitlines()), html_grids(text) if "<table" in text.lower() else [])
+        found = _within_limits(grids, name)
+        if found or suffix in ("md", "markdown", "rst"):
+            return found
+        grids = _csv(text, name)
+    return _within_limits(grids, name)
+
+
+def _within_limits(grids: Iterable[Found], name: str) -> list[Found]:
+    """Number the tables; stop at the first one that is too much for a file."""
+    found: list[Found] = []
+    cells = 0
+    for entry in grids:
+        cells += len(entry.grid.cells) * _width(entry.grid)
+        if cells > MAX_CELLS:
+            raise InputError(f"{name} has more than {MAX_CELLS:,} cells", next_step="paste only the tables you need")
+        if len(found) == MAX_TABLES:
+            raise InputError(f"{name} has more than {MAX_TABLES} tables", next_step="paste those you need")
+        found.append(Found(entry.grid, entry.lines, len(found)))
+    return found
 
 
 def _width(grid: Grid) -> int:
     return max((len(row) for row in (*grid.headings, *grid.cells)), default=0)
 
 
-def _markdown(lines: list[str]) -> list[Found]:
+def _markdown(lines: list[str]) -> Iterator[Found]:
     """Find pipe tables: a line of headings, a line of dashes, and lines of cells."""
-    grids: list[Found] = []
     end = 0
     number = 1
     while number < len(lines):
@@ -67,8 +84,7 @@ def _markdown(lines: list[str]) -> list[Found]:
             number += 1
         end = number
         rows = shape([headings, *body])
-        grids.append(Found(Grid(caption, (rows[0],), tuple(rows[1:])), tuple(at)))
-    return grids
+        yield Found(Grid(caption, (rows[0],), tuple(rows[1:])), tuple(at))
 
 
 def _split_pipes(line: str) -> list[str]:

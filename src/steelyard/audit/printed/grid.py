@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from steelyard.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -63,4 +65,6 @@ def shape(rows: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
     """Give all rows the same width, with empty cells at the end; cut what is too long or too wide."""
     kept = [[cell[:MAX_CELL] for cell in row[: MAX_COLUMNS + 1]] for row in rows]
     width = max((len(row) for row in kept), default=0)
+    if width * len(kept) > MAX_CELLS:
+        raise InputError(f"a table has more than {MAX_CELLS:,} cells", next_step="paste only the tables you need")
     return [tuple(row) + ("",) * (width - len(row)) for row in kept]

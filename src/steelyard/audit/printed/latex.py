@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from steelyard.audit.printed.grid import MAX_CAPTION, MAX_CELL, MAX_COLUMNS, MAX_TABLES, Found, shape
+from steelyard.audit.printed.grid import MAX_CAPTION, MAX_CELL, MAX_COLUMNS, MAX_LINES, MAX_TABLES, Found, shape
 from steelyard.errors import InputError
 from steelyard.rules.table.row import Grid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _BEGIN = re.compile(r"\\begin\{(tabular[xy]?\*?|longtable|tblr|NiceTabular)\}")
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*")
@@ -52,10 +56,9 @@ _SPAN = re.compile(r"\\(multicolumn|multirow)\*?")
 MAX_DEPTH = 12
 
 
-def latex_grids(text: str) -> list[Found]:
-    """Return the tables of a LaTeX source, each with the caption nearest to it."""
+def latex_grids(text: str) -> Iterator[Found]:
+    """Yield the tables of a LaTeX source, each with the caption nearest to it."""
     text = _COMMENT.sub("", text)
-    grids: list[Found] = []
     end = 0
     begins = list(islice(_BEGIN.finditer(text), 4 * MAX_TABLES + 1))
     if len(begins) > 4 * MAX_TABLES:
@@ -72,9 +75,8 @@ def latex_grids(text: str) -> list[Found]:
             caption = _find_caption(text[max(end, begin.start() - 3000) : begin.start()], last=True) or _find_caption(
                 text[stop : min(after.start() if after else len(text), stop + 3000)], last=False
             )
-            grids.append(Found(Grid(caption, grid.headings, grid.cells), lines))
+            yield Found(Grid(caption, grid.headings, grid.cells), lines)
         end = stop
-    return grids
 
 
 def _find_end(text: str, at: int, name: str) -> int:
@@ -179,6 +181,9 @@ def _split_rows(body: str, line: int) -> list[tuple[str, int]]:
         position = mark.end()
         if mark["row"] is not None and depth <= 0 and inner <= 0:
             rows.append((body[begin : mark.start()], line))
+            if len(rows) > MAX_LINES:
+                # They need no lines of their own in the file.
+                raise InputError(f"a table has more than {MAX_LINES:,} rows", next_step="paste only the part you need")
             line += body.count("\n", begin, position)
             begin = position
         elif mark["brace"] is not None:

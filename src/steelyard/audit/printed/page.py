@@ -6,7 +6,16 @@ import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-from steelyard.audit.printed.grid import MAX_CAPTION, MAX_CELL, MAX_CELLS, MAX_COLUMNS, MAX_TABLES, Found, shape
+from steelyard.audit.printed.grid import (
+    MAX_CAPTION,
+    MAX_CELL,
+    MAX_CELLS,
+    MAX_COLUMNS,
+    MAX_LINES,
+    MAX_TABLES,
+    Found,
+    shape,
+)
 from steelyard.errors import InputError
 from steelyard.rules.table.row import Grid
 
@@ -44,6 +53,7 @@ class _TablesOfPage(HTMLParser):
         self._caption = False
         self._head = False
         self._count = 0
+        self._rows = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Open a table, a row or a cell."""
@@ -74,8 +84,7 @@ class _TablesOfPage(HTMLParser):
         elif tag == "thead":
             self._head = True
         elif tag == "tr":
-            self._open[-1].rows.append([])
-            self._open[-1].in_head.append(self._head)
+            self._begin_row()
             self._cells[-1] = None
         elif tag in ("td", "th"):
             self._begin_cell(tag, attrs)
@@ -121,10 +130,17 @@ class _TablesOfPage(HTMLParser):
         while self._open:
             self.done.append(self._open.pop())
 
+    def _begin_row(self) -> None:
+        self._rows += 1
+        if self._rows > MAX_LINES:
+            # They need no lines of their own in the file, and a cell above may reach over thousands of them.
+            raise InputError(f"the page has more than {MAX_LINES:,} rows", next_step="save only the part you need")
+        self._open[-1].rows.append([])
+        self._open[-1].in_head.append(self._head)
+
     def _begin_cell(self, tag: str, attrs: dict[str, str | None]) -> None:
         if not self._open[-1].rows:
-            self._open[-1].rows.append([])
-            self._open[-1].in_head.append(self._head)
+            self._begin_row()
         across, down = (_span(attrs.get(key)) for key in ("colspan", "rowspan"))
         self._count += across
         if self._count > MAX_CELLS:

@@ -65,7 +65,8 @@ class Api:
                 continue
             items = page.get("items")
             yield from (item for item in (items if isinstance(items, list) else []) if isinstance(item, dict))
-            token = (page.get("metadata") or {}).get("continue") or ""
+            about = page.get("metadata")
+            token = str(about.get("continue") or "") if isinstance(about, dict) else ""
             if not token:
                 return
         raise SteelyardError(f"{path} has more than {MAX_PAGES * PAGE} items", next_step="use another namespace")
@@ -220,7 +221,7 @@ def _read_whole(answer: Any, limit_bytes: int) -> bytes:
 def _read_json(answer: Any) -> Object:
     try:
         data = json.loads(_read_whole(answer, MAX_ANSWER_BYTES))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise SteelyardError("Kubernetes did not answer with JSON") from None
     if not isinstance(data, dict):
         raise SteelyardError("Kubernetes did not answer with a JSON object")

@@ -147,8 +147,11 @@ class Copy:
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines as the pod printed them."""
+        left = self._limit_bytes + len(CLOSED)
         with suppress(FileNotFoundError), nofollow.open_file(self.path) as file:
-            while line := file.readline(2 * MAX_LINE_BYTES):
+            # What is beyond the limit was not written by us.
+            while left > 0 and (line := file.readline(2 * MAX_LINE_BYTES)):
+                left -= len(line)
                 text = _STAMP.sub(b"", line, count=1)
                 if line != CLOSED and len(text) < len(line):
                     yield text.rstrip(b"\n")

@@ -22,6 +22,7 @@ from steelyard import nofollow
 from steelyard.contracts import observe
 from steelyard.errors import printable
 from steelyard.launch.scripts.task import read_done
+from steelyard.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -341,7 +342,8 @@ def lay_down(campaign: Campaign, job: JobArray, task: int, pods: Sequence[PodLog
             lines.setdefault(run_id, f"{run_id} {code} {began} {ended} {sum(end[3] for end in ends)}\n")
     if pods:
         printed = [_HEAD_OF_POD.format(pod=pod).encode("utf-8", "replace") + pod.other for pod in pods if pod.other]
-        _write_whole(campaign.output_file(job, task), b"".join(printed))
+        text = redact(b"".join(printed).decode("utf-8", "replace"))[0]
+        _write_whole(campaign.output_file(job, task), text.encode())
         _write_whole(campaign.done_file(job, task), "".join(lines.values()).encode())
     return not lines.keys() >= set(job.tasks[task]) and not _is_complete(pods, job.shape.nodes)
 

@@ -28,6 +28,7 @@ from steelyard.launch.kubernetes.copies import Copy, Followers, copies_of, copy_
 from steelyard.launch.kubernetes.logs import UNPACKED_FACTOR, LogReader, PodLog, bounded_lines, lay_down, read_parcels
 from steelyard.launch.kubernetes.store import LONGEST_S, MAX_OBJECT_BYTES, key_from_environment, presign, read_object
 from steelyard.launch.scripts.bash import line as shell_line
+from steelyard.redact import clean
 from steelyard.results.store import replace_text, write_json
 
 if TYPE_CHECKING:
@@ -376,7 +377,7 @@ class Kubernetes:
         return True
 
     def _give_up(self, campaign: Campaign, job: JobArray, task: int, said: Scheduled) -> None:
-        write_json(_given_up_file(campaign, job, task), to_json_object(said))
+        write_json(_given_up_file(campaign, job, task), clean(to_json_object(said))[0])
 
     # -- copies of logs
 

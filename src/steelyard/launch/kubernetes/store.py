@@ -13,6 +13,7 @@ import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
@@ -111,7 +112,7 @@ def read_object(url: str, key: Key, region: str) -> Iterator[bytes] | None:
         if error.code == NOT_FOUND:
             return None
         raise SteelyardError(f"the object store answers {error.code} {error.reason} for {url}") from None
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         raise SteelyardError(f"the object store at {urlsplit(url).netloc} does not answer: {error}") from None
 
     def chunks() -> Iterator[bytes]:
@@ -121,7 +122,7 @@ def read_object(url: str, key: Key, region: str) -> Iterator[bytes] | None:
                 while left > 0 and (chunk := answer.read(min(CHUNK_BYTES, left))):
                     left -= len(chunk)
                     yield chunk
-            except OSError as error:
+            except (OSError, HTTPException) as error:
                 raise SteelyardError(f"the answer of the object store was interrupted: {error}") from None
 
     return chunks()

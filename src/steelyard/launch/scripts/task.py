@@ -62,9 +62,14 @@ _TASK = """\
 {modules}
 campaign={campaign}
 job="$campaign"/jobs/{folder}
-# The scheduler has its own copy of this script; what it reads must be what was planned.
-(cd "$job" && sha256sum --status --check) <<'END' || {{ echo '{changed}' >&2; exit {changed_code}; }}
+# The scheduler has its own copy of this script; what it reads must be what was planned, before each run.
+compare() {{
+  (cd "$job" && sha256sum --status --check) <<'END' && return
 {digests}END
+  echo '{changed}' >&2
+  exit {changed_code}
+}}
+compare
 ((${{SLURM_RESTART_COUNT:-0}})) && echo '{requeued}'
 task=${{1:-$SLURM_ARRAY_TASK_ID}}
 [[ $task =~ ^[0-9]{{1,9}}$ ]] || {{ echo 'invalid task number; usage: bash job.sh TASK_NUMBER' >&2; exit 2; }}
@@ -92,6 +97,7 @@ _ONE_RUN = """
 # Make one run, unless it was started before: the lease is a file that only one process can create.
 holder={holder}
 make_run() {{
+  compare
   local raw="$campaign"/runs/$1/raw since=$SECONDS began said
   if ! said=$( (set -C; echo "$HOSTNAME $holder" >"$raw"/{lease}) 2>&1 ); then
     echo "$1: already started, or its folder is missing (${{said##*: }})"

@@ -146,7 +146,7 @@ def _telling(each: Sequence[tuple[str, ...]]) -> list[str]:
 def _natural(text: str) -> list[tuple[bool, float, str]]:
     """Sort key: numbers in a name are ordered by value."""
     return [
-        (not part.isdigit(), float(part) if part.isdigit() else 0.0, part) for part in re.split(r"(\d{1,15})", text)
+        (not part.isdecimal(), float(part) if part.isdecimal() else 0.0, part) for part in re.split(r"(\d{1,15})", text)
     ]
 
 

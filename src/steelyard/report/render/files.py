@@ -14,6 +14,7 @@ from steelyard.report.render.html import html
 from steelyard.report.render.latex import latex
 from steelyard.report.render.markdown import markdown
 from steelyard.report.render.plain import file_name
+from steelyard.report.render.put import put
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,7 +100,5 @@ def _pictures(page: Page) -> tuple[dict[str, bytes], dict[str, str]]:
 
 def _written(path: Path, files: dict[str, bytes]) -> Written:
     for name, content in files.items():
-        place = path / name if name else path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
+        put(path if name else path.parent, name or path.name, content)
     return Written(path, len(files), sum(map(len, files.values())))

@@ -15,7 +15,7 @@ from steelyard.numbers import number
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.diagnosis import diagnose
 from steelyard.rules.table.peers import settings_key
-from steelyard.rules.table.phrases import label, listed, places, printed, wrong_setting
+from steelyard.rules.table.phrases import label, listed, listed_of, places, printed, wrong_setting
 from steelyard.rules.table.relations import QUANTILE
 from steelyard.rules.table.settings import BATCHES
 
@@ -269,11 +269,10 @@ class BatchProduct(TableRule):
                 message += (
                     f"; the same in {len(group)} rows" if same else f"; {len(group)} rows by a factor of {factor}"
                 )
-        lines = [f"{label(row, rows)}: {made.describe()}" for row, made, _ in group] if len(group) > 1 else []
+        lines = (f"{label(row, rows)}: {made.describe()}" for row, made, _ in group)
+        evidence = listed_of(lines, len(group), 4) if len(group) > 1 else ""
         wrong = tuple(entry for _, _, entry in group if entry is not None)
-        return self.found(
-            message, place=places(rows) if len(rows) > 1 else first.place, evidence=listed(lines, 4), wrong=wrong
-        )
+        return self.found(message, place=places(rows) if len(rows) > 1 else first.place, evidence=evidence, wrong=wrong)
 
 
 class SwappedFigures(_FromDiagnosis):

@@ -12,7 +12,7 @@ from steelyard.numbers import number
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.devices import device_of
 from steelyard.rules.table.peers import peers_of
-from steelyard.rules.table.phrases import label, listed, places, printed
+from steelyard.rules.table.phrases import label, listed_of, places, printed
 from steelyard.rules.table.relations import Bounds, variable
 from steelyard.rules.table.row import Platform
 
@@ -111,10 +111,12 @@ class PowerAboveLimit(TableRule):
         if worst.severity == "warning":
             message += "; the row does not say whether hosts and cooling are included"
         rows = [entry.row for entry in group]
-        parts = [f"{label(entry.row, rows)}: {number(entry.power_w)} W" for entry in group] if len(group) > 1 else []
-        parts.insert(0, f"from {', '.join(worst.made_of)}" + (f" ({label(worst.row, rows)})" if parts else ""))
+        evidence = f"from {', '.join(worst.made_of)}"
+        if len(group) > 1:
+            parts = (f"{label(entry.row, rows)}: {number(entry.power_w)} W" for entry in group)
+            evidence += f" ({label(worst.row, rows)}); {listed_of(parts, len(group), 9)}"
         wrong = tuple(entry for excess in group for entry in _doubt(excess))
-        return self.found(message, place=places(rows), evidence=listed(parts, 10), severity=worst.severity, wrong=wrong)
+        return self.found(message, place=places(rows), evidence=evidence, severity=worst.severity, wrong=wrong)
 
 
 def _doubt(excess: Excess) -> list[WrongFigure]:

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from steelyard.inputs.command import run_again
+from steelyard.numbers import count_in
 from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
@@ -71,17 +72,18 @@ class TooFewCpus(RunRule):
         spec, place = record.spec, record.environment
         if spec.device_family == "sim" or place is None:
             return
-        if not place.facts.get("cpu.usable", "").isdigit():
+        cpus = count_in(place.facts.get("cpu.usable", ""))
+        if cpus is None:
             return
-        usable, ranks = float(place.facts["cpu.usable"]), spec.devices
+        usable, ranks = float(cpus), spec.devices
         bound = record.settings.values.get("numa_bound") if record.settings else None
         if record.load:
             # The CPUs of all ranks of a node together: each rank may have its own, or share them with others.
             usable, ranks = float(min(host.cpus for host in record.load)), math.ceil(ranks / len(record.load))
         elif bool(spec.numa) if bound is None else not bound.startswith("no "):
             # A rank with NUMA binding sees the CPUs of its NUMA node, and shares them with the other ranks there.
-            groups = place.facts.get("numa.nodes_with_cpus", "")
-            ranks = math.ceil(ranks / max(1, int(groups))) if groups.isdigit() else ranks
+            groups = count_in(place.facts.get("numa.nodes_with_cpus", ""))
+            ranks = ranks if groups is None else math.ceil(ranks / max(1, groups))
         with contextlib.suppress(KeyError, ValueError):
             usable = min(usable, float(place.facts["cgroup.cpu_quota"]))
         needed = ranks * (1 + spec.loader.workers)

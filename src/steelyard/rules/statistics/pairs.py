@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from steelyard.inputs.command import extend, join, run_longer
+from steelyard.numbers import count_in
 from steelyard.rules.rule import Example, PairRule, find_rule
 from steelyard.rules.table.phrases import describe_trend
 from steelyard.rules.table.settings import about_rate, alike, nodes_of, shown, stated
@@ -37,8 +38,7 @@ def job_count(row: Row, metric: str) -> int:
     if amount is not None and amount.jobs:
         return len(amount.jobs)
     jobs = row.get("jobs")
-    text = shown(jobs)
-    return int(text) if jobs is not None and text.isdigit() else 1
+    return 1 if jobs is None else count_in(shown(jobs)) or 1
 
 
 class TooFewJobs(PairRule):

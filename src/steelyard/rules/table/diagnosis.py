@@ -16,7 +16,17 @@ from steelyard.contracts.finding import WrongFigure
 from steelyard.numbers import number, percent
 from steelyard.rules.table.bases import BASES, overlap
 from steelyard.rules.table.peers import WORK, Peers, peers_of, work_key
-from steelyard.rules.table.phrases import bare, in_unit_of, label, listed, places, printed, whole, wrong_setting
+from steelyard.rules.table.phrases import (
+    bare,
+    in_unit_of,
+    label,
+    listed,
+    listed_of,
+    places,
+    printed,
+    whole,
+    wrong_setting,
+)
 from steelyard.rules.table.relations import (
     EXTENSIVE,
     OVER,
@@ -545,7 +555,7 @@ def _merge_swapped(name: str, members: list[tuple[Diagnosis, Diagnosis]]) -> Dia
     message = f"{metric} of the rows with {sides} is swapped: each fits the other row"
     if len(members) > 1:
         message = f"{metric} of the rows with {sides} is swapped in {len(members)} pairs of rows"
-    evidence = listed([f"{label(made.rows[0], rows)}: {made.message}" for made in every], 4)
+    evidence = listed_of((f"{label(made.rows[0], rows)}: {made.message}" for made in every), len(every), 4)
     wrong = tuple(entry for made in every for entry in made.wrong)
     return Diagnosis("SY512", rows, worst.gap, message, evidence, wrong, worst.suspect)
 
@@ -581,8 +591,8 @@ def _gather(diagnoses: list[Diagnosis]) -> list[Diagnosis]:
         left = len(group) - 1
         less = "1 more row differs by less" if left == 1 else f"{left} more rows differ by less"
         more = f"{first.message}; {less}" if left else first.message
-        lines = [f"{label(made.rows[0], rows)}: {made.evidence.replace('; ', ', ')}" for made in group]
-        out.append(Diagnosis("SY503", rows, first.gap, more, listed(lines, 4)))
+        lines = (f"{label(made.rows[0], rows)}: {made.evidence.replace('; ', ', ')}" for made in group)
+        out.append(Diagnosis("SY503", rows, first.gap, more, listed_of(lines, len(group), 4)))
     return out
 
 

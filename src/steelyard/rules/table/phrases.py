@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.finding import WrongFigure
@@ -12,7 +13,7 @@ from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from steelyard.rules.table.row import Amount, Row
 
@@ -84,10 +85,15 @@ def places(rows: Sequence[Row]) -> str:
     return f"{rows[0].place} and {len(rows) - 1} other rows"
 
 
-def listed(parts: Sequence[str], most: int = MAX_LISTED) -> str:
+def listed(parts: Collection[str], most: int = MAX_LISTED) -> str:
     """Join the first `most` parts, and say how many more there are."""
-    more = [f"{len(parts) - most} more"] if len(parts) > most else []
-    return "; ".join([*parts[:most], *more])
+    return listed_of(parts, len(parts), most)
+
+
+def listed_of(parts: Iterable[str], count: int, most: int) -> str:
+    """Do the same with parts that are made when they are asked for: of a thousand, a few are shown."""
+    more = [f"{count - most} more"] if count > most else []
+    return "; ".join([*islice(parts, most), *more])
 
 
 def describe_trend(trend: float) -> str:

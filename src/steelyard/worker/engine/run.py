@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -52,10 +53,18 @@ HUNG = 1
 MAX_TEXT = 100_000
 
 
-def run_directory(raw: Path, supervise: Callable[[RunSpec, Path], Supervisor] = Supervisor) -> observe.Status:
-    """Run the spec in `raw` and write the observations next to it; `supervise` returns who runs a program."""
+def run_directory(
+    raw: Path, supervise: Callable[[RunSpec, Path], Supervisor] = Supervisor, *, sha256: str = ""
+) -> observe.Status:
+    """Run the spec in `raw` and write the observations next to it; `supervise` returns who runs a program.
+
+    `sha256`: of the spec; empty: not known.
+    """
     try:
-        spec = from_json_object(RunSpec, json.loads((raw / observe.SPEC_FILE).read_text(encoding="utf-8")))
+        text = (raw / observe.SPEC_FILE).read_bytes()
+        if sha256 and hashlib.sha256(text).hexdigest() != sha256:
+            raise ValueError("it was changed after it was written")
+        spec = from_json_object(RunSpec, json.loads(text))
     except (OSError, ValueError) as error:
         status = observe.Status(code="refused", reason=_bound_text(f"the spec cannot be read: {error}"))
         EventLog(raw, _process()).end(status)

@@ -35,8 +35,6 @@ _CONFIG: Final = """[core]
     excludesFile = /dev/null
 [status]
     renames = false
-[diff]
-    ignoreSubmodules = all
 [extensions]
     objectFormat = {format}
 """
@@ -116,7 +114,10 @@ def _changed(top: Path, git: Path, commit: str) -> int | None:
         with tempfile.TemporaryDirectory(prefix="steelyard-git-") as scratch:
             own = Path(scratch)
             _make_own(own, git, commit)
-            entries = _git(own, top, _common(git), "status", "--porcelain", "-z", "--untracked-files=no")
+            # As an option: `ignore = none` in .gitmodules goes before the configuration, and git would then run another
+            # git in the submodule, with the configuration there.
+            words = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=all")
+            entries = _git(own, top, _common(git), *words)
             names = b"".join(entry[3:] + b"\0" for entry in entries.split(b"\0") if entry)
             attributes = _git(own, top, _common(git), "check-attr", "--stdin", "-z", "filter", given=names)
     except (OSError, ValueError, subprocess.SubprocessError):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.contracts import observe, sample_files
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import DISK_FULL
+from steelyard.nofollow import open_own
 from steelyard.redact import clean
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class EventLog:
 
     def __init__(self, raw: Path, process: int, *, append: bool = False) -> None:
         self._reserve = raw / observe.RESERVE_FILE
-        self._file = (raw / f"events-{process:05d}.jsonl").open("ab", buffering=0)
+        self._file = open_own(raw / f"events-{process:05d}.jsonl", "ab", buffering=0)
         if not append:
             self._file.truncate(0)
         self._lock = threading.Lock()
@@ -82,7 +83,7 @@ class StepWriter:
     """Streams the step samples (or, with another pattern, token samples) of one process to a file."""
 
     def __init__(self, raw: Path, process: int, pattern: str = observe.STEPS_PATTERN) -> None:
-        self._file = (raw / pattern.replace("*", f"{process:05d}")).open("wb")
+        self._file = open_own(raw / pattern.replace("*", f"{process:05d}"), "wb")
         self._file.write(sample_files.FILE_MAGIC)
         self._next_step: dict[int, int] = {}
 

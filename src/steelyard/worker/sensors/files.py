@@ -10,6 +10,7 @@ import numpy as np
 
 from steelyard.contracts import energy
 from steelyard.contracts.base import to_json_object
+from steelyard.nofollow import open_own
 
 if TYPE_CHECKING:
     from array import array
@@ -31,7 +32,7 @@ class Lines:
     """The small events. A line that does not fit on the disk is removed completely."""
 
     def __init__(self, raw: Path, process: int) -> None:
-        self._file = sensors_file(raw, process).open("wb", buffering=0)
+        self._file = open_own(sensors_file(raw, process), "wb", buffering=0)
 
     def write(self, kind: str, contract: Any) -> None:
         """Write one event to disk before returning."""
@@ -48,7 +49,7 @@ class Chunks:
 
     def __init__(self, raw: Path, process: int, kind: energy.ChunkFile = energy.POWER) -> None:
         self._kind = kind
-        self._file = kind.place(raw, process).open("wb", buffering=0)
+        self._file = open_own(kind.place(raw, process), "wb", buffering=0)
         _write_whole(self._file, kind.magic)
         self.samples = 0
         self._ends = [(self._file.tell(), 0)]

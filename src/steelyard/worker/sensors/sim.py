@@ -27,6 +27,7 @@ from steelyard.contracts.energy import (
     Sampler,
     write_power_chunk,
 )
+from steelyard.nofollow import open_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -222,11 +223,11 @@ class _Node:
 
     def open(self, raw: Path, sampler: Sampler) -> None:
         """Open the files and describe the sampler, domains and channels."""
-        self.events = (raw / SENSORS_PATTERN.replace("*", f"{self.process:05d}")).open("wb", buffering=0)
-        self.samples = POWER.place(raw, self.process).open("wb")
+        self.events = open_own(raw / SENSORS_PATTERN.replace("*", f"{self.process:05d}"), "wb", buffering=0)
+        self.samples = open_own(POWER.place(raw, self.process), "wb")
         self.samples.write(POWER.magic)
         if self.states:
-            self.conditions = CONDITIONS.place(raw, self.process).open("wb")
+            self.conditions = open_own(CONDITIONS.place(raw, self.process), "wb")
             self.conditions.write(CONDITIONS.magic)
         self.write("sampler", sampler)
         for domain in self.domains:

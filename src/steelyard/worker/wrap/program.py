@@ -155,7 +155,7 @@ class Supervisor:
             ended_by=self._find_end(killed=code < 0),
         )
         path = self._raw / wrap.END_PATTERN.replace("*", f"{self.place.node:05d}")
-        with path.open("w", encoding="utf-8") as file:
+        with nofollow.open_own(path, "w") as file:
             json.dump(to_json_object(end), file)
         return end
 

@@ -90,7 +90,7 @@ def report(*facts: str) -> None:
     line = f"{{{', '.join(f'{_quoted(name)}: {value}' for name, value in about.items())}}}\n"
     node = int(_number("STEELYARD_WRAP_NODE", _number("GROUP_RANK", _number("SLURM_NODEID", "0"))))
     path = os.path.join(_raw, f"processes-{node:05d}.jsonl")
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     try:
         # One write, so that lines of several processes do not mix.
         os.write(handle, line.encode("utf-8", "backslashreplace"))

@@ -31,7 +31,7 @@ LOOK_S = 0.25
 
 def _open(raw: str, name: str) -> int:
     """Open a file to append. A number instead of a file object: Python may warn of one that is open at its end."""
-    return os.open(os.path.join(raw, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    return os.open(os.path.join(raw, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
 
 
 def _write(handle: int, data: bytes) -> None:
