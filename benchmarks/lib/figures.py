@@ -86,6 +86,7 @@ NAMES = (
     "wrap_faults",
     "wrap_overhead",
     "suite_settings",
+    "suite_answers",
     "suite_truth",
     "suites",
     "archive",

@@ -42,6 +42,7 @@ TOGETHER = frozenset(
         "extend",
         "weight_casts",
         "suite_settings",
+        "suite_answers",
         "suite_truth",
         "wrap_faults",
         "wrap_truth",

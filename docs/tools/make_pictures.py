@@ -44,8 +44,8 @@ SUITES = {
 }
 """How the title of the table to show begins, and the simulated machine."""
 SHOWN_ROWS = 6
-ABOUT_SUITES = f"""The first {SHOWN_ROWS} rows of each table. The machines are simulated, and their
-runs are recorded as if they had read the data sets of the document."""
+ABOUT_SUITES = f"""The first screen of each report, and of one section the first {SHOWN_ROWS} rows of each table. The
+machines are simulated, and their runs are recorded as if they had read the data sets of the document."""
 HIGHEST = 1700
 MARGIN = 8
 # Leaves out the other rows, and returns the end of the last row, note or chart that is complete.
@@ -98,7 +98,9 @@ def main() -> None:
         for name, (title, machine) in SUITES.items():
             _suite(browser, name, title, Path(scratch) / name)
             text = f"{name}: {machine}"
-            lines += [f"### {text} {{ #suite-{name} }}\n", f"![{text}](pictures/suite-{name}.png)\n"]
+            lines.append(f"### {text} {{ #suite-{name} }}\n")
+            lines.append(f"![{text}, first screen](pictures/suite-{name}-first.png)\n")
+            lines.append(f"![{text}](pictures/suite-{name}.png)\n")
     for path in PICTURES.glob("*.png"):
         # They have few colours, and the repository keeps every version.
         with Image.open(path) as picture:
@@ -107,13 +109,14 @@ def main() -> None:
 
 
 def _suite(browser: Browser, name: str, title: str, scratch: Path) -> None:
-    """Run a suite on a simulated machine, and picture a section of its report."""
+    """Run a suite on a simulated machine, and picture the first screen and a section of its report."""
     folder, found = ResultFolder(scratch), find_suite(name)
     folder.path.mkdir()
     gallery_suites.make_suite(folder, found)
     file = scratch / "report.html"
     file.write_text(html(suite_page(folder, found, gallery_suites.SIZE)), encoding="utf-8")
     with visit(browser, file, FIRST_SCREEN) as opened:
+        opened.page.screenshot(path=PICTURES / f"suite-{name}-first.png")
         place = next(place for place, table in enumerate(found.suite.table) if table.title.startswith(title))
         part = opened.page.locator(f'section[aria-labelledby="table-{place}"]')
         height = part.evaluate(SHORTEN, [SHOWN_ROWS, HIGHEST])

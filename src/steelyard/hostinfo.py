@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,14 +21,19 @@ LIBRARY_FOLDERS = ("lib", "lib64", "usr/lib", "usr/lib64", "usr/local/lib", "usr
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
-# Below /dev, by maker.
-ACCELERATOR_FILES = {
-    "NVIDIA": "nvidia[0-9]*",
-    "AMD": "kfd",
-    "Intel or AMD (DRM)": "dri/renderD*",
-    "Graphcore": "ipu[0-9]*",
-    "Habana": "accel/accel[0-9]*",
+_INTEGRATED = "0000:00:02.0"
+"""Where Intel's graphics in the processor are on every machine that has them."""
+_INTEL = "0x8086"
+_RENDER_MINOR = re.compile(r"^drm_render_minor ([1-9]\d*)$", re.MULTILINE)
+
+VISIBLE = {
+    "NVIDIA": ("CUDA_VISIBLE_DEVICES",),
+    "AMD": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    "Habana": ("HABANA_VISIBLE_MODULES",),
+    "Intel": ("ZE_AFFINITY_MASK",),
 }
+"""Variables with the devices that a program may use, by maker."""
+_LISTED = re.compile(r"\d+(\.\d+)?|(GPU|MIG)-.+")
 
 
 def read_text(path: Path) -> str | None:
@@ -127,6 +133,57 @@ def numa_nodes(sys: Path) -> dict[int, set[int]]:
         int(path.name[4:]): path for path in sys.glob("devices/system/node/node[0-9]*") if path.name[4:].isdigit()
     }
     return {node: parse_cpus(read_text(folders[node] / "cpulist") or "") for node in sorted(folders)}
+
+
+# -- accelerators
+
+
+def accelerators(root: Path) -> dict[str, int]:
+    """Return how many accelerators of each maker have files below /dev, without Intel's graphics in the processor."""
+    shown = [root / "sys/class/drm" / path.name / "device" for path in (root / "dev/dri").glob("renderD*")]
+    vendors = [read_text(path / "vendor") for path in shown if path.resolve().name != _INTEGRATED]
+    counts = {
+        "NVIDIA": _count_numbered(root / "dev", "nvidia"),
+        "AMD": _amd_devices(root),
+        "Habana": _count_numbered(root / "dev/accel", "accel"),
+        "Graphcore": _count_numbered(root / "dev", "ipu"),
+        "Intel": vendors.count(_INTEL),
+    }
+    return {maker: count for maker, count in counts.items() if count}
+
+
+def _count_numbered(folder: Path, name: str) -> int:
+    """Count the files with this name and a number."""
+    return sum(path.name.removeprefix(name).isdigit() for path in folder.glob(f"{name}[0-9]*"))
+
+
+def _amd_devices(root: Path) -> int:
+    """Count AMD's devices: they share one file, and the kernel lists them with the processors.
+
+    In a container the list has all of the machine; those that may be used have files.
+    """
+    if not (root / "dev/kfd").exists():
+        return 0
+    nodes = [read_text(path) for path in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")]
+    if not any(nodes):
+        return 1
+    minors = [match[1] for text in nodes if (match := _RENDER_MINOR.search(text or ""))]
+    return sum((root / f"dev/dri/renderD{minor}").exists() for minor in minors)
+
+
+def usable_accelerators(root: Path, variables: Mapping[str, str]) -> int:
+    """Return how many accelerators a program that starts here may use: those of one maker."""
+    for maker, count in accelerators(root).items():
+        given = [variables[name] for name in VISIBLE.get(maker, ()) if name in variables]
+        return min([count, *map(_count_listed, given)])
+    return 0
+
+
+def _count_listed(text: str) -> int:
+    """Count the devices in a list such as CUDA_VISIBLE_DEVICES, which ends at the first entry that is none."""
+    names = list(takewhile(_LISTED.fullmatch, (name.strip() for name in text.split(","))))
+    # A program has one slice of a card at most.
+    return 1 if names and names[0].startswith("MIG-") else len(names)
 
 
 @dataclass(frozen=True)

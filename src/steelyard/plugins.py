@@ -78,6 +78,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "mobilenet-v3-small": "steelyard.worker.workloads.vision:mobilenet_v3_small",
         "mobilenet-v3-large": "steelyard.worker.workloads.vision:mobilenet_v3_large",
         "wideresnet28-10": "steelyard.worker.workloads.wideresnet:build",
+        "wideresnet-olivia": "steelyard.worker.workloads.wideresnet_olivia:build",
         "timm": "steelyard.worker.workloads.timm_models:build",
         "fasterrcnn-r50-fpn": "steelyard.worker.workloads.detection:fasterrcnn",
         "deformable-detr-swin-l": "steelyard.worker.workloads.detection:deformable_detr",

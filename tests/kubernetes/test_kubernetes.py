@@ -472,7 +472,7 @@ def test_a_suite_is_rendered_as_valid_objects(
 ) -> None:
     (tmp_path / "site.toml").write_text(SITE_TOML.replace("DIGEST", "ab" * 32))
     platform.nodes = [node("a")]
-    words = ["suite", "run", name, "--size", "small", "--devices", "1,4", "--site", str(tmp_path / "site.toml")]
+    words = ["suite", "run", name, "--synthetic", "--devices", "1,4", "--site", str(tmp_path / "site.toml")]
     assert main([*words, "--dry-run", "--json", "--results", str(tmp_path / "results")]) == 0
     parts = json.loads(capsys.readouterr().out)["parts"]
     assert parts

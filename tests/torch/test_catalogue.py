@@ -57,8 +57,9 @@ def test_every_model_is_counted_and_near_its_published_size(name: str) -> None:
     assert 2.5 * infer < train <= 3 * infer
     memory = entry["memory"]
     assert memory["gradient_bytes"] <= memory["parameter_bytes"]
-    share = {"SGD": 1, "AdamW": 2}[memory["optimizer"]]
-    assert memory["optimizer_bytes"] == share * memory["gradient_bytes"]
+    # SGD keeps something only with momentum.
+    shares = {"SGD": (0, 1), "AdamW": (2,)}[memory["optimizer"]]
+    assert memory["optimizer_bytes"] in [share * memory["gradient_bytes"] for share in shares]
     assert memory["activation_bytes"] > 0
     assert entry["metric"]
 

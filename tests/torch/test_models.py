@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from steelyard.worker.workloads.bundle import ModelBundle
 
-QUICK = ("tiny", "autoencoder", "gpt", "llama", "mobilenet-v3-small", "vit-l-32", "wideresnet28-10")
+QUICK = (
+    "tiny", "autoencoder", "gpt", "llama", "mobilenet-v3-small", "vit-l-32", "wideresnet28-10", "wideresnet-olivia",
+)  # fmt: skip
 LONG = pytest.mark.full("takes long: half a minute of large models")
 MODELS = [
     pytest.param(name, marks=[] if name in QUICK else [LONG])

@@ -46,6 +46,7 @@ PAIRS = [
     ("tiny", "mnist", {}),
     ("tiny", "cifar10", {}),
     ("wideresnet28-10", "cifar100", {}),
+    ("wideresnet-olivia", "cifar100", {}),
     ("vit-l-16", "cifar100", {}),
     pytest.param("resnet50", "imagefolder", {}, marks=LONG),
     *(pytest.param(name, "cifar100", {}, marks=LONG) for name in ("resnet50", "swin-t", "efficientnet-b0", "timm")),

@@ -15,7 +15,7 @@ import pytest
 
 from conftest import make_spec
 from simjob import run_spec
-from steelyard import nofollow, packed
+from steelyard import nofollow, open_results, packed
 from steelyard.contracts.spec import Budget
 from steelyard.derive.record import derive
 from steelyard.errors import LEFT_OUT, DamagedDataError, SteelyardError
@@ -272,3 +272,13 @@ def test_a_huge_index_takes_little_memory_and_leaves_the_other_runs_readable(tmp
         LEFT_OUT.reset(token)
     assert packed.MAX_INDEX_BYTES <= 1 << 22
     assert "the limit for an index" in "".join(left_out)
+
+
+def test_a_damaged_table_with_text_that_is_not_utf_8(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    folder = filled(tmp_path)
+    archive(folder)
+    (table,) = (tmp_path / "archive").glob("*/settings.parquet")
+    table.write_bytes(table.read_bytes().replace(b"study", b"\xfftudy"))
+    with pytest.raises(SteelyardError, match=r"settings\.parquet|study"), open_results(tmp_path) as opened:
+        opened.query("select count(*) from settings").fetchall()

@@ -74,7 +74,7 @@ def test_no_verdict_is_shipped(reference: Claims) -> None:
         ("O5", "37,510/17,511 = 2.14x"),
         ("O6", "36,264 at loader.workers 4 vs 34,545 at loader.workers 8"),
         ("O7", "37,510 and 35,408, which differ by 5.9 %"),
-        ("O8", "(0.574-0.59)/0.59 = -2.7 %"),
+        ("O8", "(0.574-0.590)/0.590 = -2.7 %"),
         ("C1", "9 of 9 figures per energy are right"),
         ("C2", "14,336 W at global_batch 64"),
         ("C3", "global_batch 2,048 (94.8 %)"),

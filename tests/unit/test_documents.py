@@ -44,7 +44,7 @@ def test_the_documents_and_where_they_come_from() -> None:
 
 @pytest.mark.parametrize(
     ("name", "rows", "figures"),
-    [("aces-ipu", 41, 63), ("caraml", 18, 54), ("nrp-gh200", 48, 48), ("olivia-gh200", 18, 36)],
+    [("aces-ipu", 41, 63), ("caraml", 18, 54), ("nrp-gh200", 48, 48), ("olivia-gh200", 19, 38)],
 )
 def test_how_much_there_is(name: str, rows: int, figures: int) -> None:
     table = documents.load(name)
@@ -68,6 +68,21 @@ def test_figures_as_printed() -> None:
         "tf32", 4, "data prefetching",
     )  # fmt: skip
     assert tuned.note == "TF32, prefetch factor 4, data prefetching"
+
+
+def test_trailing_zeros_are_as_printed() -> None:
+    """125.00 hours are right within 0.005 hours."""
+    printed = {amount.text for name in NAMES for row in documents.load(name).rows for amount in row.figures.values()}
+    assert {"125.00", "111.30", "46.20", "0.590", "0.5030", "813.0", "33.00", "1857.90"} <= printed
+    dino = next(row for row in documents.load("nrp-gh200").rows if row.get("model") == "DINO (Swin-L)")
+    assert dino.figures["train_time"].high - dino.figures["train_time"].value == pytest.approx(0.005 * 3600)
+
+
+def test_rows_have_only_settings_that_the_document_states_for_them() -> None:
+    rows = documents.load("aces-ipu").rows
+    assert {row.get("accumulation") for row in rows} == {None}
+    models = [row for row in rows if row.table in ("2", "text 3.2") and "BERT" not in str(row.get("model"))]
+    assert [row.get("dataset") for row in models] == [None] * 6
 
 
 def test_unknown_names_are_refused() -> None:

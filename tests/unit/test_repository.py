@@ -16,7 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from steelyard.extras import EXTRAS, install_line
+from steelyard.extras import EXTRAS, MODULES, install_line, line_for_modules, missing_modules
 from steelyard.version import VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +71,16 @@ def test_the_lock_has_one_version_that_is_allowed_of_each_package() -> None:
         wanted = Requirement(text)
         if wanted.name != project["name"]:
             assert pinned[canonicalize_name(wanted.name)] in wanted.specifier, text
+
+
+def test_the_line_for_modules_that_are_missing() -> None:
+    assert shlex.split(line_for_modules(["transformers", "PIL"]))[2:] == [*EXTRAS["transformers"], *EXTRAS["images"]]
+    # Both come together; torchvision alone must not replace the torch that is there.
+    assert shlex.split(line_for_modules(["torch", "torchvision"]))[2:] == [*EXTRAS["torch"]]
+    assert line_for_modules(["torchvision"]) == "pip install torchvision"
+    assert line_for_modules(["ours"]) == "pip install ours"
+    assert set(MODULES.values()) <= set(EXTRAS)
+    assert missing_modules(["json", "no_such_module"]) == ["no_such_module"]
 
 
 def test_the_extras_are_those_of_the_package() -> None:

@@ -9,16 +9,31 @@ from pathlib import Path
 import pytest
 
 from simjob import run_spec
+from steelyard.analysis.summary import summarise
+from steelyard.audit.documents import load
 from steelyard.audit.documents import names as documents
 from steelyard.cli.main import main
+from steelyard.contracts.observe import Status
 from steelyard.errors import InputError
-from steelyard.inputs.suite import SIZES, Choice, expand_part, find_suite, plan_part, why_left_out
+from steelyard.inputs.devices import PlaceDevices
+from steelyard.inputs.packages import modules_of
+from steelyard.inputs.suite import (
+    SIZES,
+    Choice,
+    NotRun,
+    SuiteFolder,
+    data_formats,
+    expand_part,
+    find_suite,
+    left_out,
+    plan_part,
+)
 from steelyard.inputs.suites import list_suite, suite_names
-from steelyard.report.page import Table
+from steelyard.report.page import Chart, Table
 from steelyard.report.suite.beside import SuiteResults
 from steelyard.report.suite.page import suite_page
-from steelyard.report.suite.speedup import speedup_tables
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.suite import part_lines
 from suite_sources import out_of_date, sources_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -51,6 +66,25 @@ def test_every_printed_figure_has_a_configuration(name: str, tmp_path: Path) -> 
     assert printed - beside == set()
 
 
+def test_stated_means_stated_for_every_configuration() -> None:
+    """Accumulation is stated with batch 20 only; no document says what happens to the last batch of an epoch."""
+    for suite, name in (("aces", "accumulation"), ("aces", "last_batch"), ("caraml", "last_batch")):
+        entries = [entry for entry in find_suite(suite).suite.setting if entry.name == name]
+        assert entries
+        assert not [entry for entry in entries if entry.stated]
+
+
+def test_an_implausible_time_is_said_to_be_so() -> None:
+    """The rate in the text is that of the usual 12 epochs in the printed time."""
+    suite = find_suite("nrp").suite
+    (implausible,) = [entry for entry in suite.deviation if entry.implausible]
+    part = next(part for part in suite.part if part.name in implausible.parts)
+    rows = [row for row in load("nrp-gh200").rows if row.get("model") == "Faster R-CNN (ResNet-50)"]
+    alone = next(row for row in rows if row.get("accelerator") == "A100-80GB" and row.number("devices") == 1)
+    rate = part.run["epochs"] * part.run["epoch_samples"] / alone.figures["train_time"].value
+    assert f"printed {alone.figures['train_time'].text} hours would be {rate:.0f} images/s" in implausible.text
+
+
 def test_a_setting_that_no_printed_row_can_have_is_refused(tmp_path: Path) -> None:
     found = find_suite("aces")
     table = replace(found.suite.table[0], same={"phase": {}})
@@ -62,8 +96,88 @@ def test_a_setting_that_no_printed_row_can_have_is_refused(tmp_path: Path) -> No
 def test_a_part_that_needs_several_devices_is_left_out_on_one() -> None:
     found = find_suite("site-acceptance")
     part = found.part("collectives")
-    assert "devices" in (why_left_out(found.suite, part, Choice("tiny", devices=(1,))) or "")
+    assert left_out(found.suite, part, Choice("tiny", devices=(1,))) == [NotRun("collectives", "numbers")]
     assert [entry.run["devices"] for entry in plan_part(found.suite, part, Choice("tiny", devices=(1, 2)))] == [2]
+
+
+def sizes_of(name: str, choice: Choice) -> dict[str, list[int]]:
+    """The numbers of devices of the runs of each part that runs."""
+    found = find_suite(name)
+    running = [part for part in found.suite.part if not any(one.whole for one in left_out(found.suite, part, choice))]
+    runs = {part.name: expand_part(found, part, choice).runs for part in running}
+    return {part: sorted({spec.devices for spec in of_part}) for part, of_part in runs.items()}
+
+
+def test_only_what_the_devices_allow_is_run() -> None:
+    one = Choice("small", there=PlaceDevices("this machine", 1))
+    parts = ["resnet50", "resnet50-batch", "resnet50-scaling", "autoencoder-scaling"]
+    assert sizes_of("aces", one) == {part: [1] for part in parts}
+    six = sizes_of("aces", Choice("small", there=PlaceDevices("this machine", 6)))
+    assert (six["resnet50"], six["models-on-4"], "models-on-16" in six) == ([1, 2, 4], [4], False)
+    # Two nodes of four: 8 devices are both, 16 are too many.
+    two = sizes_of("aces", Choice("small", there=PlaceDevices("pool", 4, 2)))
+    assert two["resnet50"] == [1, 2, 4, 8]
+    # The simulated device is not one of the machine's.
+    found = find_suite(str(EXAMPLE))
+    assert left_out(found.suite, found.suite.part[0], Choice("small", there=PlaceDevices("this machine", 0))) == []
+
+
+def test_only_what_the_data_allows_is_run(tmp_path: Path) -> None:
+    found = find_suite("nrp")
+    given = Choice("small", data={"food101": tmp_path, "coco": tmp_path}, synthetic=False)
+    left = {part.name: left_out(found.suite, part, given) for part in found.suite.part}
+    (partly,) = left.pop("classification")
+    # The cases with the other data set.
+    assert (partly.why, partly.whole, {entry.data for entry in partly.planned}) == ("data", False, {"cifar100"})
+    assert [entry.whole for entries in left.values() for entry in entries] == [True, True]
+    assert left["detection"] == []
+    runs = expand_part(found, found.part("classification"), given).runs
+    assert {spec.data.format for spec in runs if spec.data is not None} == {"food101"}
+    # GPT 117M is synthetic in the document.
+    found = find_suite("caraml")
+    assert left_out(found.suite, found.part("gpt-117m"), replace(given, data={})) == []
+
+
+def test_an_evaluation_is_left_out_without_its_data(tmp_path: Path) -> None:
+    found = find_suite("olivia")
+    part = found.part("accuracy")
+    assert [entry.why for entry in left_out(found.suite, part, Choice("small"))] == ["evaluation"]
+    assert left_out(found.suite, part, Choice("small", data={"cifar100": tmp_path})) == []
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_size_small_can_be_reliable(name: str) -> None:
+    found = find_suite(name)
+    for part in found.suite.part:
+        choice = Choice("small", data=dict.fromkeys(data_formats(found.suite, part), Path("/data")))
+        assert expand_part(found, part, choice).study.repeats >= 3
+
+
+def test_the_modules_that_runs_need(tmp_path: Path) -> None:
+    found = find_suite("nrp")
+    part = found.part("segmentation")
+    with_data = expand_part(found, part, Choice("small", data={"cityscapes": tmp_path}))
+    assert {frozenset(modules_of(spec)) for spec in with_data.runs} == {
+        frozenset({"torch", "segmentation_models_pytorch", "PIL"})
+    }
+    assert "PIL" not in modules_of(expand_part(found, part, Choice("small")).runs[0])
+    olivia = find_suite("olivia")
+    evaluated = expand_part(olivia, olivia.part("accuracy"), Choice("small", data={"cifar100": tmp_path}))
+    assert modules_of(evaluated.runs[0]) == {"torch", "torchmetrics"}
+    simulated = find_suite(str(EXAMPLE))
+    assert modules_of(expand_part(simulated, simulated.suite.part[0], Choice()).runs[0]) == set()
+
+
+# -- suite show
+
+
+@pytest.mark.parametrize("name", suite_names())
+@pytest.mark.parametrize("size", SIZES)
+def test_a_suite_is_described_on_two_screens(name: str, size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite", "show", name, "--size", size]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 100
 
 
 # -- the suite of docs/adding-a-suite.md
@@ -91,7 +205,7 @@ def test_a_folder_with_a_table_of_its_own_is_a_suite(tmp_path: Path) -> None:
         assert entry.comparison is not None
         assert entry.comparison.ratios
     page = suite_page(folder, found, "small")
-    assert "2 of these can be compared" in page.sections[0].answer
+    assert "2 with a ratio (same work), 2 in relations (inside)" in page.sections[0].answer
     (settings,) = (section.blocks[0] for section in page.sections if section.name == "settings")
     assert isinstance(settings, Table)
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in settings.rows}
@@ -99,37 +213,78 @@ def test_a_folder_with_a_table_of_its_own_is_a_suite(tmp_path: Path) -> None:
     assert rows["threads"][:3] == ["any", "all", "chosen here"]
 
 
-def test_speed_ups_as_printed_and_here(tmp_path: Path) -> None:
-    home = tmp_path / "suite"
-    shutil.copytree(EXAMPLE, home)
-    csv, toml = (home / name for name in ("published.csv", "suite.toml"))
-    csv.write_text(
-        csv.read_text().replace(",1,our model,synthetic,bf16,train,64", ",2,our model,synthetic,bf16,train,32")
-    )
-    text = toml.read_text()
-    for swept in ("batch = [32, 64]", "batch = [2, 4]"):
-        text = text.replace(f"sweep = {{ {swept} }}", "sweep = { devices = [1, 2] }")
-    text = text.replace('rows = ["batch"]', 'rows = ["devices"]')
-    toml.write_text(text)
-    found, folder = find_suite(str(home)), ResultFolder(tmp_path / "results")
+def changed_example(place: Path, *changes: tuple[str, str]) -> SuiteFolder:
+    """Copy the example with other text in its suite file."""
+    shutil.copytree(EXAMPLE, place)
+    file = place / "suite.toml"
+    text = file.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+    return find_suite(str(place))
 
-    def tables() -> list[Table]:
-        return speedup_tables(SuiteResults(folder, found, "small").beside(found.suite.table[0]), "speedup")
 
-    runs = expand_part(found, found.suite.part[0], Choice("small")).runs
-    for ranks in (1, 2):
-        assert tables() == []
-        for spec in runs:
-            if spec.devices == ranks:
-                run_spec(folder, replace(spec, crosscheck_steps=0))
-    ((row,),) = (table.rows for table in tables())
-    assert [cell.text for cell in row[:4]] == ["-", "A100-80GB", "1 to 2", "1.32"]
-    assert row[4].value == pytest.approx(2, rel=0.05)
+OWN_TABLE = """figures = ["throughput"]
+chart = "batch"
+
+[[table]]
+name = "own"
+part = "batch"
+title = "Not printed"
+rows = ["batch"]
+figures = ["throughput", "step_time_mean"]
+chart = "batch"
+"""
+
+
+def test_the_size_tiny_has_no_figures(tmp_path: Path) -> None:
+    found = changed_example(tmp_path / "suite", ('figures = ["throughput"]\n', OWN_TABLE))
+    folder, part = ResultFolder(tmp_path / "results"), found.suite.part[0]
+    first, second = expand_part(found, part, Choice("tiny")).runs
+    run_spec(folder, replace(first, crosscheck_steps=0))
+    lost = Status(code="out_of_memory", reason="too large")
+    run_spec(folder, replace(second, crosscheck_steps=0), lambda record: replace(record, status=lost))
+    page = suite_page(folder, found, "tiny")
+    printed, own = (next(part for part in page.sections if part.name == f"table-{place}") for place in (0, 1))
+    assert page.first is not None
+    assert page.first.verdict.startswith("1 of 2 figures' configurations run; the size tiny is never compared.")
+    assert (printed.answer, own.answer) == ("1 of 2 figures' configurations run.", "1 of 2 configurations run.")
+    wanted = {"runs", "out of memory"}
+    for section, columns in ((printed, ["batch", "throughput", "here, runs"]), (own, ["batch", "here"])):
+        assert not [block for block in section.blocks if isinstance(block, Chart)]
+        (table,) = [block for block in section.blocks if isinstance(block, Table)]
+        assert [column.name for column in table.columns] == columns
+        assert table.columns[-1].unit == ""
+        assert {row[-1].text for row in table.rows} == wanted
+    cells = summarise(folder.records("node-a-batch-tiny"))
+    lines = "\n".join(part_lines(expand_part(found, part, Choice("tiny")), cells, "tiny"))
+    assert "throughput" not in lines
+    assert {line.rpartition("  ")[2] for line in lines.splitlines() if "batch=" in line} == {"yes", "out of memory"}
+
+
+def test_generated_data_is_not_compared_with_an_unstated_data_set(tmp_path: Path) -> None:
+    """A suite that chose a data set for a row without one has a ratio only with that data set."""
+    chosen = ('workload = "sim"\nprecision', 'workload = "sim"\ndata = "mnist"\nprecision')
+    for name, changes in (("none", ()), ("chosen", (chosen,))):
+        found, folder = changed_example(tmp_path / name, *changes), ResultFolder(tmp_path / f"{name}-results")
+        csv = tmp_path / name / "published.csv"
+        csv.write_text(csv.read_text().replace(",synthetic,", ",,"))
+        for spec in expand_part(found, found.suite.part[0], Choice("small")).runs:
+            run_spec(folder, replace(spec, crosscheck_steps=0))
+        for entry in SuiteResults(folder, found, "small").beside(found.suite.table[0]):
+            assert entry.comparison is not None
+            errors = [finding.code for finding in entry.comparison.findings if finding.severity == "error"]
+            assert (errors, bool(entry.comparison.ratios)) == ((["SY107"], False) if changes else ([], True))
 
 
 def test_where_each_setting_comes_from_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["suite", "show", str(EXAMPLE)]) == 0
+    short = capsys.readouterr().out
+    assert "Settings: 2 stated by the document; 1 known difference from it:\n  steelyard suite show" in short
+    assert main(["suite", "show", str(EXAMPLE), "--settings"]) == 0
     text = " ".join(capsys.readouterr().out.split())
+    assert "all parts: node A had an older driver" in text
     assert 'Settings that the document states: batch = 32, 64: table 1, "batch 32 and 64"' in text
     assert "As in every suite (--json tells why): " in text
 

@@ -4,61 +4,98 @@ import argparse
 import shlex
 import tempfile
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from steelyard import hostinfo, plugins
+from steelyard import plugins
 from steelyard.analysis.probe import StudyForecast, forecast, short_runs
 from steelyard.audit import documents
 from steelyard.cli.study import Command, carry_out, path_inside
 from steelyard.cli.verb import exit_code
 from steelyard.errors import InputError, Problem, printable, refusal
+from steelyard.extras import line_for_modules
+from steelyard.inputs.devices import PlaceDevices
+from steelyard.inputs.packages import missing_packages
+from steelyard.inputs.site import find_place
 from steelyard.inputs.study import Expansion, require_registered
 from steelyard.inputs.suite import (
     Choice,
+    NotRun,
     Part,
+    Planned,
     Size,
     SuiteFolder,
-    data_formats,
     expand_part,
     find_suite,
+    left_out,
+    plan_part,
+    study_name,
     why_left_out,
 )
 from steelyard.inputs.suites import suite_names
-from steelyard.launch.allocation import launcher_here
+from steelyard.launch.allocation import devices_here, launcher_here
 from steelyard.launch.local_study import run_all
+from steelyard.launch.plan import campaigns
+from steelyard.report.render.csv_table import table_object
 from steelyard.report.render.files import default_name, require_place, write
+from steelyard.report.suite.answers import KIND
 from steelyard.report.suite.page import measured_sizes, suite_page
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.document import print_json
 from steelyard.terminal.findings import next_line
 from steelyard.terminal.live.progress import Progress, loudness, say
-from steelyard.terminal.suite import SuiteShown, part_lines, suite_lines, suite_object
+from steelyard.terminal.suite import (
+    SuiteShown,
+    left_out_lines,
+    left_out_object,
+    packages_line,
+    part_lines,
+    settings_lines,
+    suite_lines,
+    suite_object,
+)
 from steelyard.terminal.text import wrapped
 
 GENERATED = "generated-data"
 """Folder in the results with data sets for the size tiny."""
 
 
+@dataclass(frozen=True)
+class _Selected:
+    """What runs of a suite, and what does not."""
+
+    choice: Choice
+    parts: tuple[Part, ...]
+    left_out: tuple[NotRun, ...]
+
+
 def show(arguments: argparse.Namespace) -> int:
     """Say what a suite measures, states, needs and costs."""
     suite_folder = find_suite(arguments.suite)
-    choice = _choose(arguments, suite_folder, make=arguments.probe)
-    reasons = {part.name: why_left_out(suite_folder.suite, part, choice) for part in _parts(arguments, suite_folder)}
-    parts = [part for part in _parts(arguments, suite_folder) if reasons[part.name] is None]
-    expansions = {part.name: expand_part(suite_folder, part, choice) for part in parts}
+    selected = _select(arguments, suite_folder)
+    expansions = {part.name: expand_part(suite_folder, part, selected.choice) for part in selected.parts}
+    missing = missing_packages({name: expansion.runs for name, expansion in expansions.items()})
+    if arguments.probe:
+        _require_packages(missing)
+        _generate_all(suite_folder, selected)
     forecasts = (
         {name: _probe(arguments, expansion) for name, expansion in expansions.items()} if arguments.probe else {}
     )
     suite = suite_folder.suite
     cited = documents.provenance(suite.document).cited() if suite.document in documents.names() else suite.cite
-    left_out = {name: reason for name, reason in reasons.items() if reason}
-    shown = SuiteShown(suite_folder, arguments.size, cited, expansions, forecasts, left_out)
-    again = shlex.join(["steelyard", "suite", "run", *_words(arguments, None)])
+    shown = SuiteShown(suite_folder, selected.choice, cited, expansions, forecasts, selected.left_out, missing)
+    words = _words(arguments, None)
     if arguments.json:
         print_json(suite_object(shown))
+    elif arguments.settings:
+        print("\n".join(settings_lines(shown)))
     else:
-        print("\n".join(suite_lines(shown, again)))
+        settings = shlex.join(["steelyard", "suite", "show", *words, "--settings"])
+        words += ["--synthetic"] if _lacks_input(arguments) and _formats(suite_folder, selected) else []
+        if lacking := _lacks_accelerator(arguments, suite_folder, selected):
+            say(lacking)
+            words = [arguments.suite, "--size", "tiny"]
+        print("\n".join(suite_lines(shown, settings, shlex.join(["steelyard", "suite", "run", *words]))))
     return 0
 
 
@@ -73,8 +110,11 @@ def _probe(arguments: argparse.Namespace, expansion: Expansion) -> StudyForecast
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the parts of a suite one after the other, or submit them; exit code 1 when a run did not complete."""
-    parts = _planned(arguments)
-    _require_accelerator(arguments, parts)
+    suite_folder = find_suite(arguments.suite)
+    selected = _select(arguments, suite_folder)
+    parts = _planned(arguments, suite_folder, selected)
+    if not arguments.dry_run:
+        _generate_all(suite_folder, selected)
     if not (arguments.again or arguments.extend or arguments.dry_run):
         # What refused a run before, such as a missing folder, may be there now; asking again costs nothing.
         arguments.again = "refused"
@@ -85,51 +125,78 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.again = None
     code, shown, measured = 0, {}, False
     for number, (part, command, expansion) in enumerate(parts, start=1):
-        say(f"{part.name} ({number}/{len(parts)}): {part.title}", loudness(arguments))
+        _announce(arguments, f"{part.name} ({number}/{len(parts)}): {part.title}")
         answer = carry_out(arguments, expansion, command)
         shown[part.name] = answer.shown
         if not arguments.json:
-            lines = [*part_lines(expansion, answer.cells), answer.note] if answer.cells else answer.lines
+            lines = answer.lines
+            if answer.cells:
+                lines = [*part_lines(expansion, answer.cells, arguments.size), answer.note]
             print("\n".join([*filter(None, lines), ""]), flush=True)
         code = exit_code(answer.records) or answer.code or code
         measured |= any("completed" in cell.statuses for cell in answer.cells)
     if arguments.json:
-        print_json({"shape": "suite-run/1", "parts": shown})
+        left = left_out_object(selected.left_out, selected.choice)
+        print_json({"shape": "suite-run/1", "parts": shown, "left_out": left})
     elif measured:
         print(next_line(shlex.join(["steelyard", "suite", "report", arguments.suite, "--size", arguments.size])))
     return code
 
 
-def _require_accelerator(arguments: argparse.Namespace, parts: list[tuple[Part, Command, Expansion]]) -> None:
-    """Refuse sizes that need an accelerator on a machine without one: on its CPUs they take days."""
-    if arguments.size == "tiny" or arguments.site or arguments.wait or arguments.dry_run:
-        return
-    files = (Path("/dev").glob(pattern) for pattern in hostinfo.ACCELERATOR_FILES.values())
-    wanted = any(spec.device_family == "auto" for _, _, expansion in parts for spec in expansion.runs)
-    if wanted and not any(any(paths) for paths in files):
-        what = f"this machine has no accelerator, which the size {arguments.size} needs"
-        raise InputError(what, next_step=f"steelyard suite run {arguments.suite} --size tiny")
+def _announce(arguments: argparse.Namespace, heading: str) -> None:
+    """Name a part; in a dry run with its plan, which says nothing without its name."""
+    if arguments.dry_run and not arguments.json:
+        print(heading)
+    else:
+        say(heading, loudness(arguments))
 
 
-def _planned(arguments: argparse.Namespace) -> list[tuple[Part, Command, Expansion]]:
-    """Return the parts that can run, each with its command and its runs."""
-    suite_folder = find_suite(arguments.suite)
-    choice = _choose(arguments, suite_folder, make=not arguments.dry_run)
+def _planned(
+    arguments: argparse.Namespace, suite_folder: SuiteFolder, selected: _Selected
+) -> list[tuple[Part, Command, Expansion]]:
+    """Return the parts that run, each with its command and its runs; refuse before the first what cannot start."""
+    here = not (arguments.site or arguments.wait)
+    if here and (lacking := _lacks_accelerator(arguments, suite_folder, selected)):
+        if not arguments.dry_run:
+            raise InputError(lacking, next_step=f"steelyard suite run {arguments.suite} --size tiny")
+        say(lacking)
+    if _lacks_input(arguments) and (formats := _formats(suite_folder, selected)):
+        again = shlex.join(["steelyard", "suite", "run", *_words(arguments, None)])
+        what = f"{suite_folder.suite.name} reads data sets ({', '.join(formats)}), and none is named"
+        raise InputError(what, next_step=f"{again} --data DIR, or {again} --synthetic")
+    for line in left_out_lines(selected.left_out, selected.choice):
+        say(line)
+    if not selected.parts:
+        raise InputError("nothing can run with these options", next_step=f"steelyard suite show {arguments.suite}")
     parts = []
-    for part in _parts(arguments, suite_folder):
-        if reason := why_left_out(suite_folder.suite, part, choice):
-            say(f"{part.name}: left out: {reason}")
-            continue
+    for part in selected.parts:
         words = ("suite", "run", *_words(arguments, part))
         command = Command(words, trial=arguments.size == "tiny", repeats_refused=not arguments.again)
         named = command.inside(arguments.site, _paths(arguments))
-        expansion = expand_part(suite_folder, part, choice, arguments=named)
-        # Before the first part runs.
+        expansion = expand_part(suite_folder, part, selected.choice, arguments=named)
         require_registered(expansion)
         parts.append((part, command, expansion))
-    if not parts:
-        raise InputError("nothing can run with these options", next_step=f"steelyard suite show {arguments.suite}")
+    missing = missing_packages({part.name: expansion.runs for part, _, expansion in parts}) if here else {}
+    if not arguments.dry_run:
+        _require_packages(missing)
+    elif missing:
+        say(f"{packages_line(missing)}: {line_for_modules(missing)}")
     return parts
+
+
+def _require_packages(missing: dict[str, list[str]]) -> None:
+    """Refuse parts whose workload cannot be imported."""
+    if missing:
+        raise InputError(packages_line(missing), next_step=line_for_modules(missing))
+
+
+def _lacks_accelerator(arguments: argparse.Namespace, suite_folder: SuiteFolder, selected: _Selected) -> str:
+    """Return that this machine has no accelerator if the size needs one: on CPUs it takes days; empty: it can run."""
+    wanted = any(planned.device_family == "auto" for planned in _running(suite_folder, selected))
+    there = devices_here()
+    if arguments.size == "tiny" or not wanted or there is None or there.per_node:
+        return ""
+    return f"this machine has no accelerator, which the size {arguments.size} needs"
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -141,10 +208,12 @@ def report(arguments: argparse.Namespace) -> int:
     page = suite_page(ResultFolder(arguments.results), suite_folder, arguments.size)
     made = write(page, path, arguments.format)
     if arguments.json:
-        sections = [{"name": part.name, "title": part.title, "answer": part.answer} for part in page.sections]
-        print_json({"shape": "suite-report/1", "path": str(made.path), "title": page.title, "sections": sections})
+        sections = [{"name": part.name, "title": part.title, "answer": part.answer} for part in page.all_sections]
+        answers = [table_object(table) for table in page.tables if table.columns[0] == KIND]
+        about = {"shape": "suite-report/1", "path": str(made.path), "title": page.title}
+        print_json(about | {"sections": sections, "answers": answers})
     else:
-        for part in page.sections:
+        for part in page.all_sections:
             if part.answer and not part.folded:
                 print("\n".join(wrapped(f"{part.title}: {part.answer}")))
         print("", printable(f"{made.path}: {made.size_bytes:,} bytes"), sep="\n")
@@ -178,39 +247,93 @@ def _words(arguments: argparse.Namespace, part: Part | None) -> list[str]:
     words = [arguments.suite, *(["--part", name] if name else []), "--size", arguments.size]
     if arguments.devices:
         words += ["--devices", ",".join(map(str, arguments.devices))]
+    if arguments.synthetic:
+        words.append("--synthetic")
     # Findings show the command: a folder elsewhere may be private.
     return [*words, "--data", path_inside(str(arguments.data)) or "DIR"] if arguments.data else words
 
 
-# -- data
+# -- devices and data
 
 
-def _choose(arguments: argparse.Namespace, suite_folder: SuiteFolder, *, make: bool) -> Choice:
-    """Return what the user chose, with the folders of data sets; with the size tiny they may be generated."""
-    chosen = Choice(arguments.size, arguments.devices)
-    used = {name for part in _parts(arguments, suite_folder) for name in data_formats(suite_folder.suite, part)}
-    needed = {entry.format: entry for entry in suite_folder.suite.data if entry.format in used}
+def _select(arguments: argparse.Namespace, suite_folder: SuiteFolder) -> _Selected:
+    """Return what runs on the devices that there are and with the data that the user gives."""
+    suite, parts = suite_folder.suite, _parts(arguments, suite_folder)
+    chosen = Choice(arguments.size, arguments.devices, _devices(arguments, suite_folder))
+    planned = [entry for part in parts for entry in plan_part(suite, part, chosen)]
+    used = sorted({entry.reads for entry in planned if entry.reads and why_left_out(entry, chosen) != "devices"})
     if arguments.data is not None:
-        return replace(chosen, data={name: _data_folder(arguments, name) for name in needed})
-    folders: dict[str, Path] = {}
-    if arguments.size == "tiny" and not getattr(arguments, "site", None):
-        for name, entry in needed.items():
-            folders[name] = (arguments.results / GENERATED / f"{name}-{entry.tiny_samples}").absolute()
-            if make:
-                _generate(name, entry.tiny_samples, folders[name])
-    return replace(chosen, data=folders)
+        chosen = replace(chosen, data=_data_folders(arguments, used), synthetic=False)
+    elif arguments.size == "tiny" and not getattr(arguments, "site", None):
+        place = (arguments.results / GENERATED).absolute()
+        made = [entry for entry in suite.data if entry.format in used]
+        folders = {entry.format: place / f"{entry.format}-{entry.tiny_samples}" for entry in made}
+        chosen = replace(chosen, data=folders)
+    reasons = [entry for part in parts for entry in left_out(suite, part, chosen)]
+    without = {entry.part for entry in reasons if entry.whole}
+    return _Selected(chosen, tuple(part for part in parts if part.name not in without), tuple(reasons))
 
 
-def _data_folder(arguments: argparse.Namespace, name: str) -> Path:
-    """Return the folder of a data set below --data; that of a site need not be on this machine."""
-    path: Path = arguments.data.absolute() / name
-    if path.is_dir() or (getattr(arguments, "site", None) and not arguments.data.is_dir()):
-        return path
-    near = f"--data {arguments.data.parent}" if arguments.data.name == name else ""
-    problem = Problem(
-        f"--data {arguments.data}", f"{name} is not there", f"a folder with the data set in {name}/", near=near
-    )
-    raise refusal(problem, next_step=None if near else f"steelyard data show {name}")
+def _devices(arguments: argparse.Namespace, suite_folder: SuiteFolder) -> PlaceDevices | None:
+    """Return the devices that runs can have; None: unknown, or the user says how many."""
+    if arguments.devices:
+        return None
+    if site := getattr(arguments, "site", None):
+        place = find_place(site)
+    elif getattr(arguments, "wait", False):
+        names = [study_name(suite_folder.suite, part, arguments.size) for part in _parts(arguments, suite_folder)]
+        sent = [campaign for name in names for campaign in campaigns(ResultFolder(arguments.results), name)]
+        if not sent:
+            return None
+        place = sent[-1].plan.place
+    else:
+        there = devices_here()
+        # On CPUs any number of ranks can run.
+        return there if there is not None and there.per_node else None
+    pool = place.pool
+    return PlaceDevices(f"pool {place.pool_name} of {place.site.name}", pool.devices_per_node, pool.max_nodes)
+
+
+def _lacks_input(arguments: argparse.Namespace) -> bool:
+    """Return whether the user has not said what the input is, at a size that does not make its own."""
+    return arguments.size != "tiny" and arguments.data is None and not arguments.synthetic
+
+
+def _formats(suite_folder: SuiteFolder, selected: _Selected) -> list[str]:
+    """Return the formats of the data sets that the selected parts can read."""
+    return sorted({planned.reads for planned in _running(suite_folder, selected) if planned.reads})
+
+
+def _running(suite_folder: SuiteFolder, selected: _Selected) -> list[Planned]:
+    """Return the configurations that run."""
+    planned = [entry for part in selected.parts for entry in plan_part(suite_folder.suite, part, selected.choice)]
+    return [entry for entry in planned if why_left_out(entry, selected.choice) is None]
+
+
+def _data_folders(arguments: argparse.Namespace, formats: list[str]) -> dict[str, Path]:
+    """Return the data sets below --data; those of a site need not be on this machine."""
+    given: Path = arguments.data
+    folders = {name: given.absolute() / name for name in formats}
+    if getattr(arguments, "site", None) and not given.is_dir():
+        return folders
+    there = {name: path for name, path in folders.items() if path.is_dir() and any(path.iterdir())}
+    if not given.is_dir():
+        raise refusal(Problem(f"--data {given}", "no such folder", "a folder with data sets"))
+    if formats and not there:
+        near = f"--data {given.parent}" if given.name in formats else ""
+        listed = ", ".join(f"{name}/" for name in formats)
+        valid = f"a folder with {'' if len(formats) == 1 else 'one of '}{listed}"
+        problem = Problem(f"--data {given}", "no data set of these parts is there", valid, near=near)
+        raise refusal(problem, next_step=None if near else f"steelyard data show {formats[0]}")
+    return there
+
+
+def _generate_all(suite_folder: SuiteFolder, selected: _Selected) -> None:
+    """Make the data sets of the size tiny, unless the user has named others."""
+    if selected.choice.synthetic:
+        for entry in suite_folder.suite.data:
+            if entry.format in selected.choice.data:
+                _generate(entry.format, entry.tiny_samples, selected.choice.data[entry.format])
 
 
 def _generate(name: str, samples: int, path: Path) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Verdict = Literal["ok", "note", "wrong"]
 
-RENDER_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
+TORCH_MAKERS = ("NVIDIA", "AMD", "Intel")
 
 SHM_BYTES_PER_WORKER = 64 << 20
 FILES_PER_WORKER, FILES_ELSE = 64, 512
@@ -122,10 +122,8 @@ def node_checks(node: HostView, plan: IntendedRun) -> Iterator[Check]:
     else:
         yield shared_memory_check(shared.f_bavail * shared.f_frsize, plan)
     yield from _check_open_files(node, plan)
-    dev = node.root / "dev"
-    counts = {name: len(list(dev.glob(pattern))) for name, pattern in hostinfo.ACCELERATOR_FILES.items()}
-    if there := [f"{name}: {count}" for name, count in counts.items() if count]:
-        yield Check("accelerators", "ok", "device files of " + ", ".join(there))
+    if there := hostinfo.accelerators(node.root):
+        yield Check("accelerators", "ok", ", ".join(f"{maker}: {count}" for maker, count in there.items()))
     else:
         yield Check("accelerators", "note", "no device files: only the CPU and `sim` can be measured here")
     fabrics = hostinfo.fabrics(node.root)
@@ -210,15 +208,9 @@ def _check_open_files(node: HostView, plan: IntendedRun) -> Iterator[Check]:
 
 
 def accelerator_makers(node: HostView) -> dict[str, bool]:
-    """Return the makers of accelerators with device files; True: certainly meant for computing."""
-    dev = node.root / "dev"
-    makers = {maker: True for maker in ("NVIDIA", "AMD") if any(dev.glob(hostinfo.ACCELERATOR_FILES[maker]))}
-    for path in dev.glob("dri/renderD*"):
-        maker = RENDER_VENDORS.get(hostinfo.read_text(node.root / "sys/class/drm" / path.name / "device/vendor") or "")
-        if maker == "Intel":
-            # Most Intel graphics only drive a display.
-            makers.setdefault(maker, False)
-    return makers
+    """Return the makers whose accelerators torch has a build for; True: certainly meant for computing."""
+    # Most Intel graphics only drive a display.
+    return {maker: maker != "Intel" for maker in hostinfo.accelerators(node.root) if maker in TORCH_MAKERS}
 
 
 def _check_fabric(node: HostView, fabric: hostinfo.Fabric) -> Check:

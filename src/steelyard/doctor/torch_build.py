@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from steelyard import hostinfo
 from steelyard.doctor.node import Check, HostView, Verdict, accelerator_makers
 
 if TYPE_CHECKING:
@@ -29,11 +30,6 @@ ELF_MACHINES = {
     243: "riscv64",
 }
 MAKER_OF = {"torch.cuda": "NVIDIA", "torch.hip": "AMD", "torch.xpu": "Intel"}
-VISIBLE = {
-    "NVIDIA": ("CUDA_VISIBLE_DEVICES",),
-    "AMD": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-    "Intel": ("ZE_AFFINITY_MASK",),
-}
 INSTALL_PAGE = "https://pytorch.org/get-started/locally"
 OLD_RELEASES = "https://pytorch.org/get-started/previous-versions"
 WHEELS = {"NVIDIA": "CUDA", "AMD": "ROCm", "Intel": "XPU"}
@@ -184,7 +180,7 @@ def _explain_unused(answer: dict[str, Any], node: HostView, makers: set[str], th
             _install(node),
         )
     maker = min(makers & set(there))
-    for variable in VISIBLE[maker]:
+    for variable in hostinfo.VISIBLE[maker]:
         if node.variables.get(variable, "x").strip() in ("", "-1"):
             return Check(
                 "torch devices",

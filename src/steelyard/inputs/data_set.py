@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard import plugins
 from steelyard.data.form import Extent, Format, Split, extent
 from steelyard.errors import Problem, SteelyardError, refusal
+from steelyard.extras import missing_modules
 from steelyard.inputs.validate import near_file
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def list_formats() -> list[dict[str, Any]]:
             # A broken format of another package must not hide the others.
             rows.append({"name": name, "kind": "", "title": f"cannot be loaded: {error}", "needs": [], "missing": []})
             continue
-        missing = [module for module in form.needs if importlib.util.find_spec(module) is None]
+        missing = missing_modules(form.needs)
         rows.append(
             {"name": name, "kind": form.kind, "title": form.title, "needs": list(form.needs), "missing": missing}
         )

@@ -27,6 +27,7 @@ from steelyard.inputs.validate import MAX_SPEC_BYTES, find_problems, parse_objec
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from steelyard.inputs.devices import PlaceDevices
     from steelyard.inputs.study import Expansion
 
 MEASURING_FILE = "measuring.toml"
@@ -41,6 +42,11 @@ Size = Literal["full", "small", "tiny"]
 """full: as large as in the document; small: the same models and settings, for about an hour on one accelerator; tiny:
 reduced models on generated data, for minutes on two CPU cores. Figures of different sizes are never compared."""
 SIZES: tuple[Size, ...] = get_args(Size)
+Reason = Literal["devices", "data", "evaluation", "numbers"]
+"""Why configurations do not run. devices: they need more than there are; data: their data set is not in the user's
+folder; evaluation: synthetic data has no accuracy; numbers: the part cannot have the numbers of devices asked for."""
+REMOVES: tuple[Reason, ...] = ("numbers", "devices", "data", "evaluation")
+"""The order in which reasons are looked at."""
 
 Settings = Annotated[dict[str, Any], Length(100)]
 Sweep = Annotated[dict[str, tuple[Any, ...]], Length(20)]
@@ -85,8 +91,15 @@ class Part(Contract):
     sweep."""
     least_devices: AtLeastOne = 1
     """The fewest devices that make sense, such as 2 for a collective."""
+    usual_epochs: Annotated[tuple[AtLeastOne, ...], Length(2)] = ()
+    """The fewest and the most epochs that are usual for such a training, if the document does not state how long it
+    trained; where they come from is the reason of the setting `epochs`."""
     small: SizeChange = field(default_factory=SizeChange)
     tiny: SizeChange = field(default_factory=SizeChange)
+
+    def __post_init__(self) -> None:
+        if len(self.usual_epochs) == 1 or list(self.usual_epochs) != sorted(self.usual_epochs):
+            raise ValueError(f"usual_epochs: {list(self.usual_epochs)}; valid: the fewest and the most, as in [30, 90]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +137,8 @@ class Deviation(Contract):
     text: Text
     other_work: bool = False
     """Whether it is other work, so that no ratio is given."""
+    implausible: bool = False
+    """Whether the printed figure cannot be true with the usual length, so that no answer is given from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,16 +276,42 @@ class Planned:
             value = value.get(name) if isinstance(value, dict) else None
         return value if value is not None else setting(RunSpec(run_id="x", configuration="x"), key)
 
+    @property
+    def device_family(self) -> str:
+        """As `RunSpec.device_family`; the settings are not checked yet."""
+        simulated = self.get("device") == "auto" and self.get("workload") == "sim"
+        return "sim" if simulated else str(self.get("device"))
+
+    @property
+    def reads(self) -> str | None:
+        """Format of the data set that its runs read, if it is there."""
+        return None if self.device_family == "sim" else self.data
+
 
 @dataclass(frozen=True)
 class Choice:
-    """What the user chooses."""
+    """What the user chooses, and what there is."""
 
     size: Size = "full"
     devices: tuple[int, ...] = ()
     """Numbers of devices instead of the suite's."""
+    there: PlaceDevices | None = None
+    """The devices that there are; None: any number."""
     data: Mapping[str, Path] = field(default_factory=dict)
-    """Folders of data sets by format; the others are synthetic."""
+    """Folders of data sets by format."""
+    synthetic: bool = True
+    """Whether configurations whose data set is not among these folders run on synthetic data."""
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """Configurations of a part that do not run, for one reason."""
+
+    part: str
+    why: Reason
+    planned: tuple[Planned, ...] = ()
+    whole: bool = True
+    """Whether nothing of the part runs."""
 
 
 # -- which suite is meant
@@ -398,10 +439,10 @@ def _plan(
         run.setdefault("budget", {})["epochs"] = epochs
     if not _divide_batch(run):
         return None
-    format_name = run.pop("data", None)
-    if format_name in choice.data:
-        run["data"] = {"format": format_name, "path": str(choice.data[format_name])}
-    return Planned(part, settings, epochs, run, format_name)
+    planned = Planned(part, settings, epochs, run, run.pop("data", None))
+    if planned.reads is not None and planned.reads in choice.data:
+        run["data"] = {"format": planned.reads, "path": str(choice.data[planned.reads])}
+    return planned
 
 
 def _refuse_types(part: Part, run: dict[str, Any]) -> None:
@@ -422,13 +463,32 @@ def data_formats(suite: Suite, part: Part) -> set[str]:
     return {name for name in named if isinstance(name, str)}
 
 
-def why_left_out(suite: Suite, part: Part, choice: Choice) -> str | None:
-    """Return why a part cannot run with what the user chose; None: it can."""
+def why_left_out(planned: Planned, choice: Choice) -> Reason | None:
+    """Return why a configuration cannot run with what the user chose and what there is; None: it can."""
+    if planned.device_family not in ("cpu", "sim") and choice.there is not None:
+        devices = planned.get("devices")
+        if isinstance(devices, int) and not choice.there.suffice(devices):
+            return "devices"
+    if planned.reads is None or planned.reads in choice.data:
+        return None
+    if not choice.synthetic:
+        return "data"
+    return "evaluation" if "quality" in planned.run else None
+
+
+def left_out(suite: Suite, part: Part, choice: Choice) -> list[NotRun]:
+    """Return what does not run of a part, by reason; empty: everything runs."""
     plan = plan_part(suite, part, choice)
     if not plan:
-        return "none of its configurations is possible with these numbers of devices; see --devices"
-    missing = {str(planned.data) for planned in plan if "quality" in planned.run and planned.data not in choice.data}
-    return f"it evaluates, which needs the data set {', '.join(sorted(missing))}; see --data" if missing else None
+        return [NotRun(part.name, "numbers")]
+    by_reason: dict[Reason, list[Planned]] = {}
+    for planned in plan:
+        if (why := why_left_out(planned, choice)) is not None:
+            by_reason.setdefault(why, []).append(planned)
+    whole = sum(map(len, by_reason.values())) == len(plan)
+    # Fewer devices alone may leave something: then it is the data that is missing.
+    last = max(by_reason, key=REMOVES.index, default="")
+    return [NotRun(part.name, why, tuple(planned), whole and why == last) for why, planned in by_reason.items()]
 
 
 def counterpart(suite: Suite, planned: Planned, size: Size, plan: Sequence[Planned]) -> Planned | None:
@@ -474,12 +534,13 @@ def _divide_batch(run: dict[str, Any]) -> bool:
 
 
 def expand_part(folder: SuiteFolder, part: Part, choice: Choice, *, arguments: tuple[str, ...] = ()) -> Expansion:
-    """Return the runs of a part as a study."""
+    """Return the runs of a part that can run, as a study."""
     suite = folder.suite
     changes = _changes(suite, part, choice.size)
     repeats = [part.repeats or suite.repeats, *(change.repeats for change in changes if change.repeats is not None)]
     study = Study(name=study_name(suite, part, choice.size), seed=suite.seed, repeats=repeats[-1])
-    listed = [(planned.settings, planned.run) for planned in plan_part(suite, part, choice)]
+    plan = plan_part(suite, part, choice)
+    listed = [(planned.settings, planned.run) for planned in plan if why_left_out(planned, choice) is None]
     if not listed:
         raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
     return expand_listed(study, listed, folder.path, arguments=arguments)

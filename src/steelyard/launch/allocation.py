@@ -15,23 +15,26 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from steelyard import hostinfo
 from steelyard.contracts import observe
 from steelyard.contracts.wrap import HOST_VARIABLE, NODE_VARIABLE, NODES_VARIABLE, PORT_VARIABLE
 from steelyard.doctor.load import Look
 from steelyard.errors import InputError, Problem, SteelyardError, printable
 from steelyard.hostinfo import parse_cpus
+from steelyard.inputs.devices import PlaceDevices
 from steelyard.launch.local import MARK, PROCESSES_PER_CPU, TORCHRUN_LOGS, Child, LocalLauncher
 from steelyard.launch.slurm.output import cause_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
     from steelyard.contracts.spec import RunSpec
     from steelyard.launch.local_study import Launcher
 
+ROOT: Final = Path("/")
 ANSWER_LIMIT_S: Final = 30.0
 """Time limit for an answer of Slurm's commands; a busy controller takes seconds."""
 END_LIMIT_S: Final = 60.0
@@ -183,6 +186,18 @@ def whereabouts(variables: Mapping[str, str]) -> Whereabouts:
     if "KUBERNETES_SERVICE_HOST" in variables:
         return Whereabouts(LocalLauncher(), "inside a Kubernetes pod: runs start in this pod")
     return Whereabouts(LocalLauncher())
+
+
+def devices_here() -> PlaceDevices | None:
+    """Return the devices of the place where runs start; None: unknown."""
+    launcher = whereabouts(os.environ).launcher
+    if isinstance(launcher, AllocationLauncher):
+        allocation = launcher.allocation
+        if allocation.devices_per_node:
+            return PlaceDevices(f"Slurm job {allocation.job}", allocation.devices_per_node, len(allocation.nodes))
+        if not allocation.is_this_host:
+            return None
+    return PlaceDevices("this machine", hostinfo.usable_accelerators(ROOT, os.environ))
 
 
 def read_allocation(variables: Mapping[str, str]) -> Allocation:

@@ -144,7 +144,7 @@ class Section:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """What a reader sees in the first ten seconds: the verdict, a few figures, how far to trust them, and one chart."""
+    """What a reader sees first: the verdict, a few figures, how far to trust them, and one chart or a short table."""
 
     verdict: str
     """One sentence."""
@@ -152,6 +152,7 @@ class FirstScreen:
     trust: Trust
     trust_words: tuple[str, ...]
     chart: Chart | Drawing | None = None
+    table: Table | None = None
 
     @property
     def section(self) -> Section:
@@ -163,7 +164,7 @@ class FirstScreen:
         columns = (Column("figure", align="left"), Column("value"), Column("interval", align="left"))
         table = Table("key-figures", "Key figures", columns, rows)
         trust = Prose((f"{self.trust.capitalize()}: {'; '.join(self.trust_words)}.",))
-        blocks = (*((table,) if rows else ()), trust, *((self.chart,) if self.chart is not None else ()))
+        blocks = (*((table,) if rows else ()), trust, *filter(None, (self.chart, self.table)))
         return Section("in-short", "In short", "", self.verdict, blocks)
 
 

@@ -51,7 +51,8 @@ class Results:
         self._handles: list[int] = []
         self._names: dict[str, str] = {}
         duckdb = rows.import_duckdb()
-        self.error: type[Exception] = duckdb.Error
+        # DuckDB's Python package cannot decode a message that quotes a damaged table.
+        self.error: tuple[type[Exception], ...] = (duckdb.Error, UnicodeDecodeError)
         self._connection = duckdb.connect(":memory:")
         try:
             if memory_mb is not None:
@@ -114,8 +115,9 @@ class Results:
 
     def plain(self, error: Exception) -> str:
         """Return the message of an error, with the names of files instead of their handles."""
+        said = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
         # What follows a blank line points into the text of the query.
-        text = " ".join(str(error).partition("\n\n")[0].split())
+        text = " ".join(said.partition("\n\n")[0].split())
         for handle, name in self._names.items():
             text = text.replace(handle, name) if handle in text else text
         return text

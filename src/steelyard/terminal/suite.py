@@ -6,25 +6,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
+from steelyard.extras import line_for_modules
 from steelyard.inputs.cost import cost
 from steelyard.inputs.study import label, written
-from steelyard.inputs.suite import applies, recipe_names
+from steelyard.inputs.suite import applies, data_formats, recipe_names
 from steelyard.numbers import short
 from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import command_line, merged, next_line, tally
-from steelyard.terminal.tables import generation_lines
+from steelyard.terminal.tables import generation_lines, not_measured_as
 from steelyard.terminal.text import capital, count_statuses, many, spec_notes, table, with_interval, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from steelyard.analysis.probe import StudyForecast
     from steelyard.analysis.summary import CellSummary
     from steelyard.inputs.study import Expansion
-    from steelyard.inputs.suite import SettingSource, Size, SuiteFolder
-    from steelyard.terminal.shapes.measure import SuiteShowData
+    from steelyard.inputs.suite import Choice, Deviation, NotRun, Planned, Reason, SettingSource, Size, SuiteFolder
+    from steelyard.terminal.shapes.measure import LeftOutData, SuiteShowData
 
 INDENT = "  "
+COLUMNS = 100
+"""Of the table of parts, whose titles are long."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +35,21 @@ class SuiteShown:
     """A suite at one size, as `steelyard suite show` describes it."""
 
     suite_folder: SuiteFolder
-    size: Size
+    choice: Choice
     cited: str
     expansions: Mapping[str, Expansion]
     forecasts: Mapping[str, StudyForecast]
-    left_out: Mapping[str, str]
-    """Parts that cannot run with what was chosen, with the reason."""
+    left_out: Sequence[NotRun]
+    missing: Mapping[str, Sequence[str]]
+    """Modules that are missing here, each with the parts that need it."""
 
 
-def suite_lines(shown: SuiteShown, again: str) -> list[str]:
-    """Describe a suite at one size: what it runs and costs, then where its settings come from. `again`: to run it."""
-    suite_folder, suite, size = shown.suite_folder, shown.suite_folder.suite, shown.size
+def suite_lines(shown: SuiteShown, settings: str, again: str) -> list[str]:
+    """Describe a suite at one size: what it runs, needs and costs.
+
+    `settings`: the command that lists where its settings come from; `again`: the command that runs it.
+    """
+    suite = shown.suite_folder.suite
     lines = wrapped(f"{suite.name}: {suite.title}", deeper="")
     lines += ["", *wrapped(suite.question, deeper="")]
     lines += ["", *wrapped(suite.about, deeper="")] if suite.about else []
@@ -52,22 +59,115 @@ def suite_lines(shown: SuiteShown, again: str) -> list[str]:
         [name, titles[name], str(len(expansion.cells)), str(len(expansion.runs)), _price(shown, name)]
         for name, expansion in shown.expansions.items()
     ]
-    lines += ["", table(["part", f"at size {size}", "configurations", "runs", "device-hours"], rows)]
-    lines += [line for name, reason in shown.left_out.items() for line in wrapped(f"{name}: left out: {reason}")]
+    header = ["part", f"at size {shown.choice.size}", "configurations", "runs", "device-hours"]
+    lines += ["", table(header, rows, COLUMNS)]
+    lines += [line for text in left_out_lines(shown.left_out, shown.choice) for line in wrapped(text)]
     lines += _cost_lines(shown)
-    needed = [f"{entry.name} (format {entry.format}): {entry.get}" for entry in suite.data]
-    lines += _section("Data, in --data DIR as DIR/FORMAT; without it the input is synthetic:", needed)
-    different = [
-        f"{', '.join(entry.parts) or 'all parts'}: {entry.text}"
-        for entry in suite.deviation
-        if not entry.parts or set(entry.parts) & set(shown.expansions)
-    ]
-    lines += _section("Different from the document:", different)
-    lines += _setting_lines(shown)
-    checks = [f"steelyard verify {name}" for name in recipe_names(suite_folder)]
+    if shown.missing:
+        lines += ["", *wrapped(f"{capital(packages_line(shown.missing))}:"), INDENT + line_for_modules(shown.missing)]
+    lines += _data_lines(shown)
+    lines += ["", *wrapped(_count_sources(shown)), INDENT + settings]
+    checks = [f"steelyard verify {name}" for name in recipe_names(shown.suite_folder)]
     checks += [f"steelyard audit {suite.document}"] if shown.cited and "." not in suite.document else []
     lines += _section("The document's own figures and claims:", checks)
     return [*lines, "", next_line(again)]
+
+
+def settings_lines(shown: SuiteShown) -> list[str]:
+    """List how a suite differs from its document, and where its settings come from."""
+    suite = shown.suite_folder.suite
+    lines = wrapped(f"{suite.name}, size {shown.choice.size}: where its settings come from")
+    different = [f"{', '.join(entry.parts) or 'all parts'}: {entry.text}" for entry in _deviations(shown)]
+    lines += _section("Different from the document:", different)
+    stated, chosen, common = _sources(shown)
+    lines += _section(
+        "Settings that the document states:",
+        [f'{_named(entry)}: {entry.stated}, "{entry.words}"' for entry in stated],
+    )
+    lines += _section("Settings chosen here, and why:", [f"{_named(entry)}: {entry.why}" for entry in chosen])
+    return lines + _section("As in every suite (--json tells why):", [", ".join(map(_named, common))])
+
+
+def _count_sources(shown: SuiteShown) -> str:
+    """Say how many settings are stated or chosen, and how many differences are known."""
+    stated, chosen, _ = _sources(shown)
+    counts = [(len(stated), "stated by the document"), (len(chosen), "chosen here, with a reason")]
+    known = len(list(_deviations(shown)))
+    listed = ", ".join(f"{count} {how}" for count, how in counts if count)
+    return f"Settings: {listed}" + (f"; {many(known, 'known difference')} from it:" if known else ":")
+
+
+def _deviations(shown: SuiteShown) -> Iterator[Deviation]:
+    for entry in shown.suite_folder.suite.deviation:
+        if not entry.parts or set(entry.parts) & set(shown.expansions):
+            yield entry
+
+
+def _data_lines(shown: SuiteShown) -> list[str]:
+    """Say which data sets are read, and where to get them."""
+    suite, choice = shown.suite_folder.suite, shown.choice
+    used = {name for part in suite.part if part.name in shown.expansions for name in data_formats(suite, part)}
+    used &= used if choice.synthetic else {*choice.data}
+    entries = [
+        f"{entry.format}: {entry.name}; {entry.get}" if choice.synthetic else f"{entry.format}: {entry.name}"
+        for entry in suite.data
+        if entry.format in used
+    ]
+    title = "Data sets that --data DIR reads from DIR/FORMAT; with --synthetic the input is generated:"
+    if not choice.synthetic:
+        title = "Data sets that are read from --data:"
+    elif choice.data:
+        title = "The input is generated; --data DIR reads from DIR/FORMAT instead:"
+    return _section(title, entries)
+
+
+def left_out_lines(entries: Sequence[NotRun], choice: Choice) -> list[str]:
+    """Name what does not run, in one line per reason."""
+    lines = []
+    for entry in left_out_object(entries, choice):
+        text = f"left out, because {entry['reason']}"
+        if entry["configurations"]:
+            text += f": {many(entry['configurations'], 'configuration')}"
+        if entry["devices"]:
+            text += f" with {', '.join(map(str, entry['devices']))}"
+        if entry["parts"]:
+            text += f"; nothing is left of {', '.join(entry['parts'])}"
+        lines.append(text)
+    return lines
+
+
+def left_out_object(entries: Sequence[NotRun], choice: Choice) -> list[LeftOutData]:
+    """Return what does not run as plain data, by reason."""
+    made: list[LeftOutData] = []
+    for why in dict.fromkeys(entry.why for entry in entries):
+        same = [entry for entry in entries if entry.why == why]
+        planned = [each for entry in same for each in entry.planned]
+        made.append(
+            {
+                "reason": _reason(why, planned, choice),
+                "configurations": len(planned),
+                "devices": sorted({each.get("devices") for each in planned}) if why == "devices" else [],
+                "parts": [entry.part for entry in same if entry.whole],
+            }
+        )
+    return made
+
+
+def _reason(why: Reason, planned: Sequence[Planned], choice: Choice) -> str:
+    formats = ", ".join(sorted({each.reads for each in planned if each.reads}))
+    if why == "devices":
+        return choice.there.text if choice.there is not None else ""
+    if why == "data":
+        return f"--data has no {formats}"
+    if why == "evaluation":
+        return f"an evaluation needs a data set ({formats}, with --data DIR)"
+    return "the numbers of --devices allow no configuration"
+
+
+def packages_line(missing: Mapping[str, Sequence[str]]) -> str:
+    """Say which packages are missing, and which parts need them."""
+    needed = "; ".join(f"{module} (for {', '.join(parts)})" for module, parts in missing.items())
+    return f"not installed here: {needed}"
 
 
 def _price(shown: SuiteShown, name: str) -> str:
@@ -77,20 +177,29 @@ def _price(shown: SuiteShown, name: str) -> str:
     return "unknown" if most is None else f"at most {short(most, 2)}"
 
 
-def part_lines(expansion: Expansion, cells: Sequence[CellSummary]) -> list[str]:
-    """Format the results of a part: one row per configuration, and how many findings there are."""
+def part_lines(expansion: Expansion, cells: Sequence[CellSummary], size: Size) -> list[str]:
+    """Format the results of a part: one row per configuration, and how many findings there are.
+
+    Figures of the size tiny are of reduced models, so its rows only say what runs.
+    """
     by_name = {cell.name: cell for cell in cells}
     labels = _labels([planned.swept for planned in expansion.cells])
     rows = []
     for planned, named in zip(expansion.cells, labels, strict=True):
         cell = by_name.get(planned.name)
-        rate = with_interval(cell.throughput) if cell is not None else ""
-        rows.append([named, count_statuses(cell.statuses) if cell is not None else "no run", rate])
+        if cell is None:
+            rows.append([named, "no run", ""])
+        elif size == "tiny":
+            rows.append([named, count_statuses(cell.statuses), not_measured_as(cell.statuses) or "yes"])
+        else:
+            rows.append([named, count_statuses(cell.statuses), with_interval(cell.throughput)])
     findings = [entry for cell in cells for entry in cell.findings]
     told = (
         f"{capital(tally(merged(findings, of=len(cells))))}: {command_line(f'steelyard show {expansion.study.name}')}"
     )
     lines = spec_notes(cell.spec for cell in expansion.cells)
+    if size == "tiny":
+        return [*lines, table(["configuration", "jobs", "runs"], rows), *wrapped(told)]
     lines.append(table(["configuration", "jobs", "throughput, samples/s"], rows))
     names = {planned.name: named for planned, named in zip(expansion.cells, labels, strict=True)}
     return [*lines, *generation_lines(cells, names), *wrapped(told)]
@@ -106,22 +215,18 @@ def _labels(swept: Sequence[dict[str, Any]]) -> list[str]:
     return [label({key: one[key] for key in kept if key in one} or one) for one in swept]
 
 
-def _setting_lines(shown: SuiteShown) -> list[str]:
+def _sources(shown: SuiteShown) -> tuple[list[SettingSource], list[SettingSource], list[SettingSource]]:
+    """Return the settings that the document states, those chosen by the suite, and those of all suites."""
     specs = {name: [cell.spec for cell in expansion.cells] for name, expansion in shown.expansions.items()}
-    sources = [entry for entry in shown.suite_folder.suite.setting if applies(entry, shown.size, specs)]
-    stated = [f'{_named(entry)}: {entry.stated}, "{entry.words}"' for entry in sources if entry.stated]
-    chosen = [f"{_named(entry)}: {entry.why}" for entry in sources if entry.why]
-    own = {entry.name for entry in shown.suite_folder.suite.setting}
+    size, folder = shown.choice.size, shown.suite_folder
+    sources = [entry for entry in folder.suite.setting if applies(entry, size, specs)]
+    own = {entry.name for entry in folder.suite.setting}
     common = [
-        _named(entry)
-        for entry in shown.suite_folder.setting_sources()
-        if entry.name not in own and entry.value is not None and applies(entry, shown.size, specs)
+        entry
+        for entry in folder.setting_sources()
+        if entry.name not in own and entry.value is not None and applies(entry, size, specs)
     ]
-    return [
-        *_section("Settings that the document states:", stated),
-        *_section("Settings chosen here, and why:", chosen),
-        *_section("As in every suite (--json tells why):", [", ".join(common)]),
-    ]
+    return [entry for entry in sources if entry.stated], [entry for entry in sources if entry.why], common
 
 
 def _named(entry: SettingSource) -> str:
@@ -158,7 +263,7 @@ def suite_object(shown: SuiteShown) -> SuiteShowData:
         "title": suite.title,
         "question": suite.question,
         "document": shown.cited,
-        "size": shown.size,
+        "size": shown.choice.size,
         "parts": [
             {
                 "part": name,
@@ -170,7 +275,8 @@ def suite_object(shown: SuiteShown) -> SuiteShowData:
             }
             for name, expansion in shown.expansions.items()
         ],
-        "left_out": dict(shown.left_out),
+        "left_out": left_out_object(shown.left_out, shown.choice),
+        "missing": {module: list(parts) for module, parts in shown.missing.items()},
         "settings": [to_json_object(entry) for entry in shown.suite_folder.setting_sources()],
         "deviations": [to_json_object(entry) for entry in suite.deviation],
         "data": [to_json_object(entry) for entry in suite.data],

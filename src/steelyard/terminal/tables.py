@@ -79,6 +79,11 @@ def generation_lines(cells: Sequence[CellSummary], names: Mapping[str, str]) -> 
     return lines
 
 
+def not_measured_as(statuses: Mapping[str, int]) -> str:
+    """Name how runs ended that have no figures, such as out of memory; empty: all have some."""
+    return ", ".join(code.replace("_", " ") for code in sorted(statuses) if code not in MEASURED)
+
+
 def record_lines(record: RunRecord) -> list[str]:
     """Format everything about one run."""
     reason = f": {record.status.reason}" if record.status.reason else ""

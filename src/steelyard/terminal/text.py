@@ -30,13 +30,16 @@ SIMULATED: Final = "Simulated: the results come from a scripted device; no accel
 NUMBER: Final = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[A-Za-z%]{1,3})?")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a table, numbers to the right; a row that is too wide for the terminal becomes a block of lines."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], most: int | None = None) -> str:
+    """Format a table, numbers to the right; a row that is too wide for the terminal becomes a block of lines.
+
+    `most`: columns that it takes at most, also in a file or a pipe.
+    """
     header, *rows = [[printable(cell) for cell in row] for row in (header, *rows)]
     columns = [[row[i] for row in rows] for i in range(len(header))]
     numeric = [bool(cells) and all(cell in ("", "-") or NUMBER.fullmatch(cell) for cell in cells) for cells in columns]
     widths = [max(map(columns_of, (heading, *cells))) for heading, cells in zip(header, columns, strict=True)]
-    terminal = OUTPUT_COLUMNS.get()
+    terminal = min(filter(None, (OUTPUT_COLUMNS.get(), most)), default=None)
     if terminal is not None:
         # Lines break between words only, and never inside a number.
         least = [

@@ -21,19 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard import plugins
 from steelyard.errors import InputError, Problem, SteelyardError
+from steelyard.extras import MODULES
 from steelyard.worker.workloads.about import About
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FILE = Path(__file__).parent.parent / "catalogue.json"
-EXTRAS = {
-    "torchvision": "torch",
-    "timm": "timm",
-    "transformers": "transformers",
-    "segmentation_models_pytorch": "segmentation",
-}
-"""Which extra of the package installs a module; scipy is installed with the package."""
 COUNTED_WITH = ("torch", "torchvision", "timm", "transformers", "segmentation-models-pytorch")
 SIMULATED = About(
     family="test",
@@ -79,7 +73,7 @@ def _describe(facts: About) -> dict[str, Any]:
     if facts.parameters is not None:
         published = {"parameters": facts.parameters, "source": facts.source}
     extras = [] if facts is SIMULATED else ["torch"]
-    extras += [EXTRAS[module] for module in facts.needs if module in EXTRAS]
+    extras += [MODULES[module] for module in facts.needs if module in MODULES]
     return {
         "title": facts.title,
         "family": facts.family,

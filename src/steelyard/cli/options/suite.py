@@ -1,8 +1,9 @@
 """Run a published benchmark on this machine or at a site, and see the result beside the published one.
 
 A suite is a collection of studies: the benchmark of a document. `show` prints what it measures, which settings the
-document states and which were chosen, the data that it needs and its cost. `run` continues where it stopped. `report`
-writes the document's tables with the figures of this machine beside them.
+document states and which were chosen, the data that it needs and its cost. `run` makes what the devices and the data
+sets here allow, names what it leaves out, and continues where it stopped. `report` writes the document's tables with
+the figures of this machine beside them.
 
 $ steelyard suite list
 $ steelyard suite run nrp --size tiny
@@ -57,8 +58,8 @@ def configure(parser: Parser) -> None:
             choices=SIZES,
             default=None if inner is report else "small",
             metavar="SIZE",
-            help="full: as in the document; small: the same models, shorter runs, about an hour on one accelerator "
-            "with --devices 1; tiny: reduced models, minutes on two CPU cores (default: "
+            help="full: as in the document; small: the same models, shorter runs, about an hour on one accelerator; "
+            "tiny: reduced models, minutes on two CPU cores (default: "
             f"{'the one that was run' if inner is report else 'small'})",
         )
     for inner in (show, run):
@@ -68,15 +69,22 @@ def configure(parser: Parser) -> None:
             type=device_counts,
             default=(),
             metavar="N[,N...]",
-            help="numbers of devices (default: the suite's)",
+            help="numbers of devices (default: those of the suite that this machine, or the site, has)",
         )
-        inner.add_argument(
+        source = inner.add_mutually_exclusive_group()
+        source.add_argument(
             "--data",
             type=Path,
             metavar="DIR",
-            help="folder with the data sets, each in a folder with the name of its format, such as DIR/cifar100 "
-            "(default: synthetic data; with --size tiny generated files)",
+            help="folder with the data sets, each in a folder with the name of its format, such as DIR/cifar100; what "
+            "needs another one is left out (with --size tiny not needed: files are generated)",
         )
+        source.add_argument("--synthetic", action="store_true", help="run on generated data instead of data sets")
+    show.add_argument(
+        "--settings",
+        action="store_true",
+        help="list all settings with their sources, and the differences from the document",
+    )
     show.add_argument(
         "--probe", action="store_true", help="run a few steps of each configuration to predict the device-hours"
     )

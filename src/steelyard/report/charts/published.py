@@ -1,13 +1,14 @@
 """Charts of published values over a setting, such as devices or batch.
 
-A published value has no interval, so its mark is hollow. A row with an error has a cross, and no line leads to it.
+A published value has no interval, so its mark is hollow; one of ours has. A row with an error has a cross, and no line
+leads to it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steelyard.report.charts.style import (
     COLOURS,
@@ -20,11 +21,13 @@ from steelyard.report.charts.style import (
     WIDTH,
     Axes,
     Sign,
+    bars_up,
     crosses,
     hollow,
     key,
     layer,
     number_axis,
+    points,
     short,
     shown_by,
     spec,
@@ -55,6 +58,8 @@ class Spot:
     x: float
     y: float
     lost: bool = False
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,20 +89,25 @@ def curve_chart(curves: PublishedCurves) -> Chart:
     ideals: list[Layer] = []
     layers: list[Layer] = []
     signs: list[Sign] = []
-    ends: dict[str, dict[str, float]] = {}
+    ends: dict[str, dict[str, Any]] = {}
     for (name, spots), colour, shape in zip(curves.series.items(), COLOURS, SHAPES, strict=False):
-        values = [{"x": spot.x, "y": spot.y} for spot in spots if not spot.lost]
+        values: list[dict[str, Any]] = [
+            {"x": spot.x, "y": spot.y, "low": spot.low, "high": spot.high} for spot in spots if not spot.lost
+        ]
         # With several values at one place, the line goes through the highest.
         highest = {value["x"]: value for value in sorted(values, key=lambda value: value["y"])}
         line = [highest[x] for x in sorted(highest)]
         if line:
-            base, last = line[0], {"x": line[-1]["x"], "y": line[0]["y"] * line[-1]["x"] / line[0]["x"]}
+            base = {"x": line[0]["x"], "y": line[0]["y"]}
+            last = {"x": line[-1]["x"], "y": base["y"] * line[-1]["x"] / base["x"]}
             ideals.append(layer([base, last], "line", axes.at(), color=QUIET, strokeDash=DASHED, strokeWidth=1.6))
             named = [{**value, "tip": [name, *value["tip"]]} for value in told(values, axes.at())]
             ends[name] = line[-1]
             curve = layer(line, "line", axes.at(), color=colour, strokeWidth=1.6)
-            layers += shown_by(name, [curve, hollow(named, axes.at(), colour, shape)])
-            signs.append(Sign(name, colour, shape, filled=False))
+            known = any(value["low"] is not None for value in values)
+            marks = [points(named, axes.at(), colour, shape)] if known else [hollow(named, axes.at(), colour, shape)]
+            layers += shown_by(name, [curve, *bars_up(values, axes, colour), *marks])
+            signs.append(Sign(name, colour, shape, filled=known))
         layers.append(crosses([{"x": spot.x, "y": spot.y} for spot in spots if spot.lost], axes.at()))
     layers += _labels(ends, axes)
     if any(spot.lost for spots in curves.series.values() for spot in spots):
@@ -113,7 +123,7 @@ def curve_chart(curves: PublishedCurves) -> Chart:
     return Chart(curves.name, curves.title, spec([*layers, *key(signs, KEY)]), _table(curves), curves.alt, curves.notes)
 
 
-def _labels(ends: dict[str, dict[str, float]], axes: Axes) -> list[Layer]:
+def _labels(ends: dict[str, dict[str, Any]], axes: Axes) -> list[Layer]:
     """Return the names of lines that end at the same place, apart from each other."""
     heights = sorted(end["y"] for end in ends.values())
     least = LABEL_HIGH / HEIGHT * axes.y["scale"]["domain"][1]
@@ -130,7 +140,7 @@ def _labels(ends: dict[str, dict[str, float]], axes: Axes) -> list[Layer]:
 
 def _axes(curves: PublishedCurves) -> Axes:
     places = sorted({spot.x for spots in curves.series.values() for spot in spots})
-    values = [spot.y for spots in curves.series.values() for spot in spots]
+    values = [spot.high or spot.y for spots in curves.series.values() for spot in spots]
     values += [curves.level] if curves.level is not None else []
     if curves.ideal:
         for base, *others in curves.series.values():

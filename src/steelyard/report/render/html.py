@@ -117,10 +117,11 @@ def _first(screen: FirstScreen, book: Book, pictures: bool) -> str:
         f"{' '.join(f'<span>{text(words)}</span>' for words in screen.trust_words)}</p>"
     )
     chart = _block(screen.chart, book, pictures) if screen.chart is not None else ""
+    table = f'<div class="whole">{_block(screen.table, book, pictures)}</div>' if screen.table is not None else ""
     with_chart = " with" if chart else ""
     return (
         f'<section class="first{with_chart}" aria-label="In short"><p class="verdict">{text(screen.verdict)}</p>'
-        f'<div class="numbers"><dl>{figures}</dl>{badge}</div>{chart}</section>'
+        f'<div class="numbers"><dl>{figures}</dl>{badge}</div>{chart}{table}</section>'
     )
 
 

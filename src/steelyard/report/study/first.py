@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.best import Ranked, Ranking
     from steelyard.analysis.energy import CellEnergy
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.finding import Finding
     from steelyard.contracts.record import Quantity
     from steelyard.report.page import Section, Trust
     from steelyard.report.study.subject import Subject
@@ -135,11 +137,17 @@ def _without_result(subjects: Sequence[Subject]) -> KeyFigure:
 
 def _trust(subjects: Sequence[Subject], sections: Sequence[Section]) -> tuple[Trust, tuple[str, ...]]:
     """Say how many configurations are reliable, on how many jobs and nodes, and what was found."""
-    cells = [cell for entry in subjects for cell in entry.cells]
+    return trust_of(
+        [cell for entry in subjects for cell in entry.cells], [one for section in sections for one in section.findings]
+    )
+
+
+def trust_of(cells: Sequence[CellSummary], findings: Sequence[Finding] = ()) -> tuple[Trust, tuple[str, ...]]:
+    """Say how many configurations are reliable, on how many jobs and nodes, and what was found, also elsewhere."""
     reliable = sum(cell.throughput.value is not None and not cell.unreliable for cell in cells)
-    jobs = sum(len(entry.records) for entry in subjects)
+    jobs = sum(len(cell.records) for cell in cells)
     nodes = len({node for cell in cells for node in cell.nodes})
-    codes = {(one.severity, one.code) for section in sections for one in section.findings}
+    codes = {(one.severity, one.code) for one in findings}
     codes |= {(one.severity, one.code) for cell in cells for one in cell.findings}
     kinds = {word: len({code for kind, code in codes if kind == word}) for word in ("error", "warning")}
     words = (

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 from steelyard.analysis.compare import compare
+from steelyard.analysis.ratios import inverse
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import summarise
 from steelyard.audit import documents
@@ -20,17 +21,19 @@ from steelyard.inputs.suite import Choice, counterpart, plan_part, setting_of, s
 from steelyard.inputs.synonyms import setting_for
 from steelyard.report.audit.published import BETWEEN
 from steelyard.report.suite.figures import OurRun, our_figure
-from steelyard.rules.table.settings import SETTINGS, shown
+from steelyard.report.suite.tiny import RUNS
+from steelyard.rules.table.settings import SETTINGS, about_training, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.analysis.compare import Comparison
+    from steelyard.analysis.ratios import Ratio
     from steelyard.analysis.summary import CellSummary
     from steelyard.audit.judge import Judgement
     from steelyard.contracts.finding import Finding
     from steelyard.contracts.spec import RunSpec
-    from steelyard.inputs.suite import Part, Planned, PrintedTable, Size, Suite, SuiteFolder
+    from steelyard.inputs.suite import Deviation, Part, Planned, PrintedTable, Size, Suite, SuiteFolder
     from steelyard.results.store import ResultFolder
     from steelyard.rules.table.row import Amount, Row, RowTable
 
@@ -50,6 +53,8 @@ BESIDE = (
     "last_batch",
 )
 """Settings that do not tell configurations apart: data and length of a run, and how it is measured."""
+EXPECTED = "expected_"
+"""Before the name of a figure that a document expected, and did not measure."""
 METRIC = "metric"
 FIGURE = "figure"
 SAME_SIZE = 0.01
@@ -69,19 +74,63 @@ class Beside:
     there: Planned | None
     """The configuration of this size that stands for it; None: left out."""
     figure: str
-    """Name of our figure."""
+    """Name of our figure; at the size tiny only whether it runs."""
     marks: tuple[Finding, ...]
     """What the audit finds wrong with the printed row."""
     cell: CellSummary | None
     """Our runs; None: not measured."""
     ours: Amount | None
     comparison: Comparison | None
-    deviations: tuple[str, ...]
+    differences: tuple[Deviation, ...]
+    """What is known to differ from the document."""
+    even: BreakEven | None = None
+    """If the document does not state how long it trained."""
 
     @property
     def printed(self) -> Amount:
         """The figure as printed."""
         return self.published.figures[self.metric]
+
+    @property
+    def epochs(self) -> int | None:
+        """The length of training that our figure is of."""
+        return (self.there or self.planned).epochs
+
+    @property
+    def other_work(self) -> bool:
+        """Whether our runs do other work than the document's."""
+        return any(one.other_work for one in self.differences)
+
+    @property
+    def doubted(self) -> bool:
+        """Whether the printed figure is wrong by itself, by the audit or by what is known, or was never measured."""
+        wrong = bool(_own_errors(self.marks)) or any(one.implausible for one in self.differences)
+        return wrong or self.metric.startswith(EXPECTED)
+
+    @property
+    def same_work(self) -> Ratio | None:
+        """Our figure over the printed one, if the rules allow it."""
+        made = self.comparison.ratios if self.comparison is not None else ()
+        return next((ratio for ratio in made if ratio.scope == "job" and ratio.answer != "none"), None)
+
+    @property
+    def same_data(self) -> bool:
+        """Whether our runs read the document's data set: files of its format, with as many samples."""
+        assert self.cell is not None
+        read = {record.data.samples if record.data is not None else None for record in self.cell.records}
+        wanted = self.planned.get("epoch_samples")
+        return all(one is not None and (wanted is None or abs(one / wanted - 1) < SAME_SIZE) for one in read)
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """The length of training with which a printed time is as fast as ours."""
+
+    epochs: float
+    low: float | None
+    high: float | None
+    usual: tuple[int, ...]
+    """The fewest and the most epochs that are usual for this training."""
 
 
 class SuiteResults:
@@ -176,28 +225,32 @@ class SuiteResults:
         there = counterpart(self.suite, planned, self.size, self.plan(planned.part))
         measured = self.ours(there) if there is not None else None
         marks = tuple(self._marks.get(row.place, ()))
-        deviations = tuple(self._deviations(planned))
-        texts = tuple(text for text, _ in deviations)
-        entry = Beside(table, row, metric, planned, there, figure, marks, None, None, None, texts)
+        figure = figure if self.size in COMPARED else RUNS
+        differences = tuple(self._differences(planned))
+        entry = Beside(table, row, metric, planned, there, figure, marks, None, None, None, differences)
         if measured is None:
             return entry
         cell, run = measured
+        if self.size not in COMPARED:
+            return replace(entry, cell=cell)
         amount = our_figure(run, figure, row.figures[metric].unit)
         entry = replace(entry, cell=cell, ours=amount)
-        if amount is None or self.size not in COMPARED:
+        if amount is None:
             return entry
-        other_work = any(other for _, other in deviations)
-        ours = _named_alike(run.row, entry, other_work=other_work)
+        ours = _named_alike(run.row, entry)
         described = replace(row, source=row.source or self.suite.document)
+        if planned.data is not None and row.get("dataset") is None and not entry.same_data:
+            # An unstated data set may be any, but generated data is none.
+            described = replace(described, settings={**described.settings, "dataset": planned.data})
         made = compare([described], [ours], metric=metric).comparisons[0]
-        if other_work:
-            made = replace(made, verdict="not comparable", ratios=())
-        return replace(entry, comparison=_without_marked(made, marks))
+        if entry.other_work or entry.doubted:
+            made = replace(made, verdict="not comparable", findings=(*_own_errors(marks), *made.findings), ratios=())
+        return replace(entry, comparison=made, even=_break_even(entry, made, described, ours))
 
-    def _deviations(self, planned: Planned) -> Iterator[tuple[str, bool]]:
+    def _differences(self, planned: Planned) -> Iterator[Deviation]:
         for entry in self.suite.deviation:
             if (not entry.parts or planned.part.name in entry.parts) and _has(planned, entry.at):
-                yield entry.text, entry.other_work
+                yield entry
 
 
 def _require_settings(suite: Suite) -> None:
@@ -211,20 +264,9 @@ def _require_settings(suite: Suite) -> None:
                 raise refusal(Problem(where, "no such setting", ", ".join(SETTINGS), near=near, listed=listed))
 
 
-def _is_data_set(entry: Beside) -> bool:
-    """Return whether our runs read the document's data set: files of its format, with as many samples."""
-    assert entry.cell is not None
-    read = {record.data.samples if record.data is not None else None for record in entry.cell.records}
-    wanted = entry.planned.get("epoch_samples")
-    return all(samples is not None and (wanted is None or abs(samples / wanted - 1) < SAME_SIZE) for samples in read)
-
-
-def _without_marked(made: Comparison, marks: tuple[Finding, ...]) -> Comparison:
-    """Remove the ratio with a printed figure that is wrong by itself."""
-    errors = tuple(mark for mark in marks if mark.severity == "error" and not mark.code.startswith(BETWEEN))
-    if not errors:
-        return made
-    return replace(made, verdict="not comparable", findings=(*errors, *made.findings), ratios=())
+def _own_errors(marks: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return why a printed row is wrong by itself, not in what it is compared with in its document."""
+    return tuple(mark for mark in marks if mark.severity == "error" and not mark.code.startswith(BETWEEN))
 
 
 def _wanted(table: PrintedTable, row: Row, metric: str) -> tuple[dict[str, Any], str] | None:
@@ -266,22 +308,40 @@ def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield prefix + key, value
 
 
-def _named_alike(row: Row, entry: Beside, *, other_work: bool) -> Row:
+def _named_alike(row: Row, entry: Beside) -> Row:
     """Return our row with the document's names for what is the same, so that the rules can compare."""
     settings = dict(row.settings)
     for key in entry.table.same:
         value = entry.published.get(key)
         # Other work keeps its own name, and synthetic or other data is not the data set that it is read instead of.
-        keeps = (key == "model" and other_work) or (key == "dataset" and not _is_data_set(entry))
+        keeps = (key == "model" and entry.other_work) or (key == "dataset" and not entry.same_data)
         if key != METRIC and value is not None and not keeps:
             settings[key] = value
-    if "model" in entry.table.same and not other_work:
+    if "model" in entry.table.same and not entry.other_work:
         settings["model_options"] = "none"
     mode = entry.published.get("mode")
     if mode is not None and mode not in get_args(Mode):
         # A window of the run, such as its second epoch, which our figure has too.
         settings["mode"] = mode
-    if entry.planned.epochs is not None:
-        settings["epochs"] = entry.planned.epochs
+    if entry.epochs is not None:
+        settings["epochs"] = entry.epochs
     assert entry.ours is not None
     return replace(row, settings=settings, figures={**row.figures, entry.metric: entry.ours})
+
+
+def _break_even(entry: Beside, made: Comparison, published: Row, ours: Row) -> BreakEven | None:
+    """Return how long the printed training was if it was as fast as ours; None if more than its length is in doubt."""
+    epochs, usual = entry.epochs, entry.planned.part.usual_epochs
+    if made.ratios or entry.other_work or entry.doubted or epochs is None or not usual:
+        return None
+    if not about_training(entry.metric) or published.get("epochs") is not None:
+        return None
+    as_long = replace(published, settings={**published.settings, "epochs": epochs})
+    (made,) = compare([as_long], [ours], metric=entry.metric).comparisons
+    ratio = next((one for one in made.ratios if one.scope == "job" and one.answer == "ratio"), None)
+    if ratio is None:
+        return None
+    # The printed time is that of more epochs if ours takes less time for as many.
+    value, low, high = inverse(ratio.value, ratio.low, ratio.high)
+    low, high = (None if end is None else end * epochs for end in (low, high))
+    return BreakEven(value * epochs, low, high, usual)

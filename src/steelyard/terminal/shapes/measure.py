@@ -426,6 +426,17 @@ class SuitePartData(TypedDict):
     device_hours_at_most: float | None
 
 
+class LeftOutData(TypedDict):
+    """Configurations of a suite that do not run, for one reason."""
+
+    reason: str
+    configurations: int
+    devices: list[int]
+    """The numbers of devices that there are not."""
+    parts: list[str]
+    """Parts of which nothing runs."""
+
+
 class SuiteShowData(TypedDict):
     """What a suite measures, at one size."""
 
@@ -436,8 +447,9 @@ class SuiteShowData(TypedDict):
     document: str
     size: str
     parts: list[SuitePartData]
-    left_out: dict[str, str]
-    """Parts that cannot run with what was chosen, with the reason."""
+    left_out: list[LeftOutData]
+    missing: dict[str, list[str]]
+    """Modules that are missing here, each with the parts that need it."""
     settings: list[SettingSource]
     deviations: list[Deviation]
     data: list[DataNeeded]
@@ -449,6 +461,7 @@ class SuiteRunData(TypedDict):
 
     shape: Literal["suite-run/1"]
     parts: dict[str, StudyData]
+    left_out: list[LeftOutData]
 
 
 class SectionData(TypedDict):
@@ -459,6 +472,36 @@ class SectionData(TypedDict):
     answer: str
 
 
+class ColumnData(TypedDict):
+    """A column of a table."""
+
+    name: str
+    unit: str
+
+
+class CellData(TypedDict):
+    """An entry of a table."""
+
+    text: str
+    value: NotRequired[str | int | float]
+    """For machines: in full, such as conditions whose letters are the text."""
+    low: NotRequired[float]
+    high: NotRequired[float]
+    runs: NotRequired[list[str]]
+    codes: NotRequired[list[str]]
+    """Codes of the findings that apply to it."""
+
+
+class TableData(TypedDict):
+    """A table of a report."""
+
+    name: str
+    title: str
+    columns: list[ColumnData]
+    rows: list[list[CellData]]
+    notes: list[str]
+
+
 class SuiteReportData(TypedDict):
     """The report of a suite that was written."""
 
@@ -466,3 +509,5 @@ class SuiteReportData(TypedDict):
     path: str
     title: str
     sections: list[SectionData]
+    answers: list[TableData]
+    """What the printed figures say about ours. The first column is the kind of answer, the last one its conditions."""

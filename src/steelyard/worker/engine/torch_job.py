@@ -6,7 +6,6 @@ import datetime as dt
 import inspect
 import math
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +29,7 @@ from steelyard.worker.engine.parallel import Parallel
 from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Loading, Training
 from steelyard.worker.measure import clock, numa
+from steelyard.worker.measure.environment import ROOT
 from steelyard.worker.measure.software import ask, torch_facts
 from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.ceiling import Ceiling
@@ -39,6 +39,7 @@ from steelyard.worker.workloads.user import load_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.devices.device import Device
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 COLLECTIVE_TIMEOUT_S = 1800.0
 VENDOR_S = 5.0
 LEAVE_S = 60.0
-DEV = Path("/dev")
 
 
 class Together:
@@ -192,9 +192,9 @@ class TorchJob:
 
     def facts(self) -> dict[str, str]:
         """Return facts on torch, its build and the devices."""
-        # Without render nodes: one alone may be a workstation's graphics card.
-        files = {name: len(list(DEV.glob(pattern))) for name, pattern in hostinfo.ACCELERATOR_FILES.items()}
-        seen = ", ".join(f"{name}: {number}" for name, number in files.items() if number and "DRM" not in name)
+        # Without Intel's: most only drive a display.
+        there = {maker: number for maker, number in hostinfo.accelerators(ROOT).items() if maker != "Intel"}
+        seen = ", ".join(f"{maker}: {number}" for maker, number in there.items())
         facts = {"device.name": self._device.name(), "accelerator.files": seen or "none"}
         if self._device.shares_memory:
             facts["device.shares_memory"] = "yes"

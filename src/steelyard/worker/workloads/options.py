@@ -11,7 +11,7 @@ from steelyard.extras import install_line
 REASON_CHARACTERS = 200
 
 
-def at_least(least: int, what: str, **given: int | None) -> None:
+def at_least(least: int, what: str, **given: float | None) -> None:
     """Reject options below `least`; None is an option that is not set."""
     problems = tuple(
         Problem(name, f"is {value}", f"at least {least}")

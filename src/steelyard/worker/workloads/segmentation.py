@@ -48,8 +48,8 @@ def facts(title: str, published: float, source: str, encoder: str) -> About:
 def segformer(classes: int = 19, resolution: int = 512, encoder: str = "mit_b4") -> ModelBundle:
     """SegFormer (arXiv 2105.15203); images are twice as wide as high.
 
-    The library's decoder has 256 channels, the paper's B4 has 768: 61.4 million parameters instead of 64.1. The
-    learning rate is small because the labels of synthetic data are random.
+    The library's decoder has 256 channels, as MMSegmentation's; the paper's B4 has 768: 64.1 million parameters instead
+    of 61.4. The learning rate is small because the labels of synthetic data are random.
     """
     return _built("Segformer", classes, resolution, encoder, adaptive)
 

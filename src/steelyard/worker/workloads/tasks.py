@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from steelyard.data.form import Question
 
 Random = np.random.Generator
+Colours = tuple[float, float, float]
+"""A number for red, green and blue."""
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's red, green and blue, as in torchvision's weights."""
@@ -46,7 +48,9 @@ VOCABULARY_FILE = "vocab.txt"
 QUESTION_TOKENS = 64
 
 
-def classification(resolution: int, classes: int, *, padded: bool = False) -> Task:
+def classification(
+    resolution: int, classes: int, *, padded: bool = False, mean: Colours = MEAN, deviation: Colours = DEVIATION
+) -> Task:
     """Images to classes, cropped as for ImageNet; small ones are enlarged to the resolution and mirrored instead.
 
     `padded`: as for CIFAR, with a border around the image.
@@ -69,7 +73,7 @@ def classification(resolution: int, classes: int, *, padded: bool = False) -> Ta
     def collate(samples: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
         labels = torch.tensor([label for _, label in samples])
         _refuse(labels, classes, "label", "--model classes=N")
-        return normalised(np.stack([picture for picture, _ in samples])), labels
+        return normalised(np.stack([picture for picture, _ in samples]), mean, deviation), labels
 
     return Task("image-class", prepare, collate, partial(metrics.top1, classes))
 
@@ -289,13 +293,14 @@ def _place(window: Any, example: Question) -> tuple[int, int]:
     return (0, 0) if start is None or end is None else (start, end)
 
 
-def normalised(pictures: NDArray[np.uint8], *, plain: bool = False) -> torch.Tensor:
+def normalised(
+    pictures: NDArray[np.uint8], mean: Colours = MEAN, deviation: Colours = DEVIATION, *, plain: bool = False
+) -> torch.Tensor:
     """Convert images from bytes (channels last) to floats (channels first); `plain`: from 0 to 1, not normalised."""
     numbers = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous().float().div_(255)
     if plain:
         return numbers
-    mean, deviation = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(DEVIATION).view(3, 1, 1)
-    return numbers.sub_(mean).div_(deviation)
+    return numbers.sub_(torch.tensor(mean).view(3, 1, 1)).div_(torch.tensor(deviation).view(3, 1, 1))
 
 
 def _refuse(numbers: torch.Tensor, below: int, what: str, fix: str) -> None:

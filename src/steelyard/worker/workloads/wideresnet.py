@@ -33,9 +33,8 @@ SIDE = 32
 def build(classes: int = 100, depth: int = DEPTH, widen: int = WIDEN) -> ModelBundle:
     """WideResNet-28-10 of Zagoruyko and Komodakis (arXiv 1605.07146), without dropout.
 
-    It has 36.5 million parameters with 100 classes, as in the paper. A "WideResNet" of 25 million parameters in
-    published results is another network; the nearest here has depth 16 and widen 12, with 24.7 million. The learning
-    rate is small because the labels are random; it does not affect the work of a step.
+    It has 36.5 million parameters with 100 classes, as in the paper. The learning rate is small because the labels are
+    random; it does not affect the work of a step.
     """
     at_least(1, "WideResNet", classes=classes, widen=widen)
     if depth < 10 or (depth - 4) % 6:

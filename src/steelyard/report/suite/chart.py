@@ -1,0 +1,85 @@
+"""A chart with the points of a document and ours."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from steelyard.report.charts.published import PublishedCurves, Spot, curve_chart
+from steelyard.report.charts.style import COLOURS
+from steelyard.report.suite.answers import machine_of
+from steelyard.report.suite.cells import HERE, factor_of, printed_setting, word
+from steelyard.report.suite.conditions import listed
+from steelyard.terminal.text import number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.report.page import Chart
+    from steelyard.report.suite.beside import Beside
+
+ALONG = ("batch", "global_batch", "devices", "loader.workers")
+"""Settings that a chart may have along its horizontal axis; the first that varies most."""
+WIDE = 20
+"""Beyond this ratio of the largest to the smallest value, the small ones need a logarithmic axis."""
+NOTE = "Hollow marks: printed, without an interval. Crosses: rows that the audit doubts."
+
+
+def together(entries: Sequence[Beside], name: str) -> Chart | None:
+    """Return the first figure of a table over the setting that varies most; None if nothing of it was measured."""
+    first = entries[0]
+    figure = [entry for entry in entries if (entry.metric, entry.printed.unit) == (first.metric, first.printed.unit)]
+    numbers = {key: {x for entry in figure if (x := entry.published.number(key)) is not None} for key in ALONG}
+    along = max(ALONG, key=lambda key: len(numbers[key]))
+    if len(numbers[along]) < 2 or not any(entry.ours is not None for entry in figure):
+        return None
+    series: defaultdict[str, list[Spot]] = defaultdict(list)
+    for entry in figure:
+        x, more = entry.published.number(along), _apart(entry, figure, along)
+        if x is None:
+            continue
+        factor = factor_of(entry.printed.unit)
+        printed = Spot(x, entry.printed.value / factor, entry.doubted)
+        series[", ".join([machine_of(entry, without=along), *more])].append(printed)
+        if entry.ours is not None:
+            value, low, high = (end / factor for end in (entry.ours.value, entry.ours.low, entry.ours.high))
+            known = len(entry.ours.jobs) > 1
+            ours = Spot(x, value, low=low if known else None, high=high if known else None)
+            if ours not in series[", ".join([HERE, *more])]:
+                series[", ".join([HERE, *more])].append(ours)
+    if len(series) > len(COLOURS):
+        return None
+    values = [spot.y for spots in series.values() for spot in spots]
+    what, unit = word(figure[0].metric), figure[0].printed.unit
+    curves = PublishedCurves(
+        name=name,
+        title=f"{what.capitalize()} over the {listed([along])}: printed, and here",
+        alt=_words(series, what, unit),
+        notes=(NOTE,),
+        along=listed([along]),
+        up=what,
+        unit=unit,
+        series={text: tuple(sorted(spots, key=lambda spot: spot.x)) for text, spots in series.items()},
+        logarithmic=max(values) > WIDE * min(values),
+    )
+    return curve_chart(curves)
+
+
+def _apart(entry: Beside, entries: Sequence[Beside], along: str) -> list[str]:
+    """Return the settings that tell the series of one machine apart."""
+    table, free = entry.table, ("", along, "accelerator", "parallel")
+    keys = [key for key in (*table.rows, table.split, *table.columns) if key not in free]
+    return [
+        printed_setting(entry.published, key)
+        for key in keys
+        if len({printed_setting(one.published, key) for one in entries}) > 1
+    ]
+
+
+def _words(series: dict[str, list[Spot]], what: str, unit: str) -> str:
+    told = []
+    for name, spots in series.items():
+        first, last = (end(spots, key=lambda spot: spot.x) for end in (min, max))
+        ends = [f"{number(spot.y, 4)} at {spot.x:,g}" for spot in dict.fromkeys((first, last))]
+        told.append(f"{name}: {', '.join(ends)}")
+    return f"{what.capitalize()} in {unit}. {'; '.join(told)}."
