@@ -43,6 +43,7 @@ TOGETHER = frozenset(
         "weight_casts",
         "suite_settings",
         "suite_answers",
+        "suite_complete",
         "suite_truth",
         "wrap_faults",
         "wrap_truth",

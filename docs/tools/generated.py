@@ -6,6 +6,8 @@
 <!-- extras -->               ... <!-- end of extras -->   the extras of the package
 <!-- verbs -->                ... <!-- end of verbs -->    the verbs, grouped by question
 <!-- accelerators -->         ... <!-- end of accelerators -->   on which somebody tested; see accelerators.py
+<!-- table: experiments -->   ... <!-- end of table -->    how many experiments of the documents run as stated
+<!-- table: differences -->   ... <!-- end of table -->    the others, and why
 <!-- figure: NAME -->8.5<!-- end -->                       a measured figure of figures.json
 """
 
@@ -23,6 +25,7 @@ import reference
 import scale
 from console import PageError
 
+from experiments import STATES, experiments
 from steelyard.cli.main import GROUPS
 from steelyard.extras import EXTRAS
 from steelyard.terminal import rule
@@ -112,9 +115,32 @@ def _verbs() -> str:
     return "\n".join(["| | verb | what it does |", "| --- | --- | --- |", *rows])
 
 
+def _experiments() -> str:
+    """Return how many experiments of each suite's document have which state."""
+    states = [state for state in STATES if any(one.state == state for one in experiments())]
+    rows = []
+    for suite in dict.fromkeys(one.suite for one in experiments()):
+        own = [one.state for one in experiments() if one.suite == suite]
+        rows.append(f"| [{suite}]({suite}.md) | {len(own)} | {' | '.join(str(own.count(state)) for state in states)} |")
+    header = f"| suite | experiments | {' | '.join(states)} |"
+    return "\n".join([header, "| --- |" + " ---: |" * (len(states) + 1), *rows])
+
+
+def _differences() -> str:
+    """Return the experiments that do not run as stated, and why."""
+    rows = [
+        f"| {one.suite} | {one.place} | {one.name} | {one.state}: {one.note} |"
+        for one in experiments()
+        if one.state != STATES[0]
+    ]
+    return "\n".join(["| suite | place | experiment | what differs |", "| --- | --- | --- | --- |", *rows])
+
+
 TABLES: dict[tuple[str, str | None], Callable[[], str]] = {
     ("table", "facility"): lambda: scale.facility(measured()),
     ("table", "registry"): lambda: scale.registry(measured()),
+    ("table", "experiments"): _experiments,
+    ("table", "differences"): _differences,
     ("fields", "site"): reference.site_fields,
     ("extras", None): _extras,
     ("verbs", None): _verbs,

@@ -58,6 +58,7 @@ same = { model = { Net = { workload = "sim" } } }
 [[deviation]]
 parts = ["rates"]
 at = { global_batch = 64 }
+about = "evidence"
 text = "simulated"
 """
 TABLE = """table,system,accelerator,devices,model,precision,global_batch,mode,dataset,metric,value,unit

@@ -44,7 +44,7 @@ def test_the_documents_and_where_they_come_from() -> None:
 
 @pytest.mark.parametrize(
     ("name", "rows", "figures"),
-    [("aces-ipu", 41, 63), ("caraml", 18, 54), ("nrp-gh200", 48, 48), ("olivia-gh200", 19, 38)],
+    [("aces-ipu", 43, 65), ("caraml", 18, 54), ("nrp-gh200", 48, 48), ("olivia-gh200", 19, 38)],
 )
 def test_how_much_there_is(name: str, rows: int, figures: int) -> None:
     table = documents.load(name)
@@ -58,7 +58,7 @@ def test_figures_as_printed() -> None:
     first = documents.load("nrp-gh200").rows[0]
     assert first.figures["train_time"].text == "36.67"
     assert first.figures["train_time"].value == pytest.approx(36.67 * 60)
-    last = documents.load("aces-ipu").rows[-1]
+    last = [row for row in documents.load("aces-ipu").rows if row.table == "4"][-1]
     assert (last.figures["epoch_time"].text, last.figures["throughput"].text) == ("4.9", "21547")
     assert last.number("epoch_samples") == 70_000
     gpt = documents.load("caraml").rows[0]

@@ -110,7 +110,14 @@ def sizes_of(name: str, choice: Choice) -> dict[str, list[int]]:
 
 def test_only_what_the_devices_allow_is_run() -> None:
     one = Choice("small", there=PlaceDevices("this machine", 1))
-    parts = ["resnet50", "resnet50-batch", "resnet50-scaling", "autoencoder-scaling"]
+    parts = [
+        "resnet50",
+        "resnet50-gpu",
+        "resnet50-gpu-epoch",
+        "resnet50-batch",
+        "resnet50-scaling",
+        "autoencoder-scaling",
+    ]
     assert sizes_of("aces", one) == {part: [1] for part in parts}
     six = sizes_of("aces", Choice("small", there=PlaceDevices("this machine", 6)))
     assert (six["resnet50"], six["models-on-4"], "models-on-16" in six) == ([1, 2, 4], [4], False)
@@ -284,7 +291,7 @@ def test_where_each_setting_comes_from_is_shown(capsys: pytest.CaptureFixture[st
     assert "Settings: 2 stated by the document; 1 known difference from it:\n  steelyard suite show" in short
     assert main(["suite", "show", str(EXAMPLE), "--settings"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "all parts: node A had an older driver" in text
+    assert "all parts (environment): node A had an older driver" in text
     assert 'Settings that the document states: batch = 32, 64: table 1, "batch 32 and 64"' in text
     assert "As in every suite (--json tells why): " in text
 

@@ -48,6 +48,12 @@ folder; evaluation: synthetic data has no accuracy; numbers: the part cannot hav
 REMOVES: tuple[Reason, ...] = ("numbers", "devices", "data", "evaluation")
 """The order in which reasons are looked at."""
 
+About = Literal[
+    "work", "data", "arithmetic", "batches", "devices", "amount", "input", "implementation", "tuning", "software",
+    "environment", "evidence", "statement",
+]  # fmt: skip
+"""What a difference from a document is about, in the words of the roles in `rules.table.settings` where they fit."""
+
 Settings = Annotated[dict[str, Any], Length(100)]
 Sweep = Annotated[dict[str, tuple[Any, ...]], Length(20)]
 Devices = Annotated[tuple[AtLeastOne, ...], Length(20)]
@@ -134,6 +140,12 @@ class Deviation(Contract):
     """The parts that this is about; empty: all."""
     at: Settings = field(default_factory=dict)
     """Settings of the configurations; empty: all of these parts."""
+    about: About
+    """work: what is computed; data: the data set; arithmetic: precision and optimizer; batches: the batch sizes;
+    devices: their number, and what each has of a model; amount: how long it trains; input: data loading;
+    implementation: how the same work is computed, such as a compiler; tuning: switches for speed, such as binding;
+    software: another framework or library; environment: the machine and the job; evidence: how the figure is measured;
+    statement: words or figures of the document that cannot be right."""
     text: Text
     other_work: bool = False
     """Whether it is other work, so that no ratio is given."""
@@ -275,6 +287,10 @@ class Planned:
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else None
         return value if value is not None else setting(RunSpec(run_id="x", configuration="x"), key)
+
+    def has(self, wanted: Mapping[str, Any]) -> bool:
+        """Return whether it has these settings, by dotted name."""
+        return all(self.get(key) == value for key, value in wanted.items())
 
     @property
     def device_family(self) -> str:
@@ -506,6 +522,12 @@ def counterpart(suite: Suite, planned: Planned, size: Size, plan: Sequence[Plann
                 # Other values stand for those at their place: the second number of devices for the second one.
                 wanted[key] = values[place] if place < len(values) else None
     return next((entry for entry in plan if entry.settings == wanted), None)
+
+
+def differences(suite: Suite, planned: Planned) -> list[Deviation]:
+    """Return how a configuration is known to differ from the document."""
+    here = [entry for entry in suite.deviation if not entry.parts or planned.part.name in entry.parts]
+    return [entry for entry in here if planned.has(entry.at)]
 
 
 def _merge(settings: dict[str, Any], change: Mapping[str, Any]) -> None:

@@ -77,7 +77,9 @@ def settings_lines(shown: SuiteShown) -> list[str]:
     """List how a suite differs from its document, and where its settings come from."""
     suite = shown.suite_folder.suite
     lines = wrapped(f"{suite.name}, size {shown.choice.size}: where its settings come from")
-    different = [f"{', '.join(entry.parts) or 'all parts'}: {entry.text}" for entry in _deviations(shown)]
+    different = [
+        f"{', '.join(entry.parts) or 'all parts'} ({entry.about}): {entry.text}" for entry in _deviations(shown)
+    ]
     lines += _section("Different from the document:", different)
     stated, chosen, common = _sources(shown)
     lines += _section(

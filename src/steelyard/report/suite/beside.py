@@ -17,7 +17,7 @@ from steelyard.audit.reading import read_table
 from steelyard.audit.subject import audit_reference
 from steelyard.contracts.spec import Mode, Precision
 from steelyard.errors import Problem, nearest, refusal
-from steelyard.inputs.suite import Choice, counterpart, plan_part, setting_of, study_name
+from steelyard.inputs.suite import Choice, counterpart, differences, plan_part, setting_of, study_name
 from steelyard.inputs.synonyms import setting_for
 from steelyard.report.audit.published import BETWEEN
 from steelyard.report.suite.figures import OurRun, our_figure
@@ -216,7 +216,7 @@ class SuiteResults:
                 continue
             for metric in table.figures:
                 wanted = _wanted(table, row, metric) if metric in row.figures else None
-                planned = next((entry for entry in plan if _has(entry, wanted[0])), None) if wanted else None
+                planned = next((entry for entry in plan if entry.has(wanted[0])), None) if wanted else None
                 if wanted is not None and planned is not None:
                     made.append(self._put(table, row, metric, planned, wanted[1]))
         return made
@@ -226,8 +226,8 @@ class SuiteResults:
         measured = self.ours(there) if there is not None else None
         marks = tuple(self._marks.get(row.place, ()))
         figure = figure if self.size in COMPARED else RUNS
-        differences = tuple(self._differences(planned))
-        entry = Beside(table, row, metric, planned, there, figure, marks, None, None, None, differences)
+        known = tuple(differences(self.suite, planned))
+        entry = Beside(table, row, metric, planned, there, figure, marks, None, None, None, known)
         if measured is None:
             return entry
         cell, run = measured
@@ -246,11 +246,6 @@ class SuiteResults:
         if entry.other_work or entry.doubted:
             made = replace(made, verdict="not comparable", findings=(*_own_errors(marks), *made.findings), ratios=())
         return replace(entry, comparison=made, even=_break_even(entry, made, described, ours))
-
-    def _differences(self, planned: Planned) -> Iterator[Deviation]:
-        for entry in self.suite.deviation:
-            if (not entry.parts or planned.part.name in entry.parts) and _has(planned, entry.at):
-                yield entry
 
 
 def _require_settings(suite: Suite) -> None:
@@ -287,10 +282,6 @@ def _wanted(table: PrintedTable, row: Row, metric: str) -> tuple[dict[str, Any],
             continue
         settings.setdefault(key, value)
     return settings, figure
-
-
-def _has(planned: Planned, wanted: dict[str, Any]) -> bool:
-    return all(planned.get(key) == value for key, value in wanted.items())
 
 
 def _is_of(spec: RunSpec, planned: Planned) -> bool:

@@ -1,4 +1,4 @@
-"""A chart with the points of a document and ours."""
+"""A chart with the points of a document and ours, or with ours alone."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from steelyard.terminal.text import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from steelyard.inputs.suite import Planned, PrintedTable
     from steelyard.report.page import Chart
     from steelyard.report.suite.beside import Beside
+    from steelyard.rules.table.row import Amount
 
 ALONG = ("batch", "global_batch", "devices", "loader.workers")
 """Settings that a chart may have along its horizontal axis; the first that varies most."""
@@ -38,24 +40,47 @@ def together(entries: Sequence[Beside], name: str) -> Chart | None:
         x, more = entry.published.number(along), _apart(entry, figure, along)
         if x is None:
             continue
-        factor = factor_of(entry.printed.unit)
-        printed = Spot(x, entry.printed.value / factor, entry.doubted)
+        printed = Spot(x, entry.printed.value / factor_of(entry.printed.unit), entry.doubted)
         series[", ".join([machine_of(entry, without=along), *more])].append(printed)
         if entry.ours is not None:
-            value, low, high = (end / factor for end in (entry.ours.value, entry.ours.low, entry.ours.high))
-            known = len(entry.ours.jobs) > 1
-            ours = Spot(x, value, low=low if known else None, high=high if known else None)
+            ours = _ours(x, entry.ours, factor_of(entry.printed.unit))
             if ours not in series[", ".join([HERE, *more])]:
                 series[", ".join([HERE, *more])].append(ours)
+    what = word(figure[0].metric)
+    title = f"{what.capitalize()} over the {listed([along])}: printed, and here"
+    return _curves(series, name, along, what, figure[0].printed.unit, title, (NOTE,))
+
+
+def alone(amounts: Sequence[tuple[Planned, Amount]], table: PrintedTable, along: str, name: str) -> Chart | None:
+    """Return our first figure of a table over a setting; None if it has one value only."""
+    keys = [key for key in (*table.rows, *table.columns) if key != along]
+    series: defaultdict[str, list[Spot]] = defaultdict(list)
+    for planned, amount in amounts:
+        text = ", ".join(f"{word(key)} {planned.get(key)}" for key in keys)
+        series[text or HERE].append(_ours(planned.get(along), amount, factor_of(amount.unit)))
+    if len({spot.x for spots in series.values() for spot in spots}) < 2:
+        return None
+    what = word(table.figures[0])
+    return _curves(series, name, along, what, amounts[0][1].unit, f"{what.capitalize()} over the {listed([along])}", ())
+
+
+def _ours(x: float, amount: Amount, factor: float) -> Spot:
+    value, low, high = (end / factor for end in (amount.value, amount.low, amount.high))
+    known = len(amount.jobs) > 1
+    return Spot(x, value, low=low if known else None, high=high if known else None)
+
+
+def _curves(
+    series: dict[str, list[Spot]], name: str, along: str, what: str, unit: str, title: str, notes: tuple[str, ...]
+) -> Chart | None:
     if len(series) > len(COLOURS):
         return None
     values = [spot.y for spots in series.values() for spot in spots]
-    what, unit = word(figure[0].metric), figure[0].printed.unit
     curves = PublishedCurves(
         name=name,
-        title=f"{what.capitalize()} over the {listed([along])}: printed, and here",
+        title=title,
         alt=_words(series, what, unit),
-        notes=(NOTE,),
+        notes=notes,
         along=listed([along]),
         up=what,
         unit=unit,

@@ -30,7 +30,7 @@ from steelyard.report.suite.cells import (
     printed_setting,
     word,
 )
-from steelyard.report.suite.chart import together
+from steelyard.report.suite.chart import alone, together
 from steelyard.report.suite.figures import our_figure
 from steelyard.report.suite.inside import relations
 from steelyard.report.suite.overview import first_screen, overview
@@ -53,6 +53,7 @@ SCALED = ("FLOP/s", "B/s", "B")
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 FACTORS = "factors"
 CHARTS = {"batch": batch_section, "scaling": scaling_section}
+ALONG = {"batch": "batch", "scaling": "devices"}
 
 
 def measured_sizes(folder: ResultFolder, suite_folder: SuiteFolder) -> list[Size]:
@@ -151,6 +152,14 @@ def _chart_blocks(results: SuiteResults, table: PrintedTable, found: Answers, na
     elif found.entries:
         drawn_together = together(found.entries, name) if table.chart in CHARTS else None
         return (drawn_together,) if drawn_together is not None else ()
+    elif table.chart in CHARTS and results.suite.document:
+        ours = [
+            (planned, amount)
+            for planned in results.plan(results.suite_folder.part(table.part))
+            if (entry := results.ours(planned)) and (amount := our_figure(entry[1], table.figures[0]))
+        ]
+        curves = alone(ours, table, ALONG[table.chart], name)
+        return (curves,) if curves is not None else ()
     elif table.chart in CHARTS and cells:
         drawn = CHARTS[table.chart](subject(table.part, cells), name)
         return drawn.blocks if drawn is not None else ()
@@ -344,8 +353,8 @@ def _settings_section(results: SuiteResults) -> Section:
         answer = f"All {len(sources)} entries were chosen, with the reason."
     blocks = [Table("settings", "Settings and where they come from", columns, rows)]
     if known := results.suite.deviation:
-        heads = tuple(Column(name, align="left") for name in ("parts", "what differs"))
-        lines = tuple((Cell(", ".join(entry.parts) or "all"), Cell(entry.text)) for entry in known)
+        heads = tuple(Column(name, align="left") for name in ("parts", "about", "what differs"))
+        lines = tuple((Cell(", ".join(entry.parts) or "all"), Cell(entry.about), Cell(entry.text)) for entry in known)
         blocks.append(Table("differences", "Different from the document", heads, lines))
     question = "Where do the settings come from, and what differs from the document?"
     return Section("settings", "Settings", question, answer, tuple(blocks), folded=True)
