@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from printed_machines import batches, joined, printed_rows, simulated
 from simjob import run_spec
-from steelyard.contracts.observe import DataFacts
+from steelyard.contracts.observe import DataFacts, ModelFacts, Settings
 from steelyard.contracts.sim import Collective, Link, Noise, Power, Sensor, SimTruth
+from steelyard.inputs.catalogue import load as catalogue
 from steelyard.inputs.suite import Choice, counterpart, expand_part, plan_part
 from steelyard.report.suite.beside import SuiteResults
+from steelyard.worker.devices.facts import look_up
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from steelyard.contracts.base import Contract
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
     from steelyard.inputs.suite import Planned, Size, SuiteFolder
@@ -23,10 +30,20 @@ FASTER = 1.3
 JOBS = 3
 NOISE = Noise(kind="normal", cv=0.02, between_jobs_cv=0.01)
 NODE = SimTruth(
-    step_time_s=0.085, noise=NOISE, power=Power(idle_w=70.0, compute_w=640.0), sensors=(Sensor(kind="gauge"),),
+    noise=NOISE, power=Power(idle_w=70.0, compute_w=640.0), sensors=(Sensor(kind="gauge"),),
     collective=Collective(message_bytes=496_000_000, links=(Link(latency_s=2e-5, bytes_per_s=1e11),)),
 )  # fmt: skip
 """The node of the suite without a document."""
+DEVICE = "NVIDIA H100 80GB HBM3"
+PEAKS = {"bf16": 0.66, "tf32": 0.75, "fp32": 0.78}
+"""Part of the device's peak that matrix products reach."""
+BYTES_PER_S = {"memory-bandwidth": 3.0e12, "to-device": 55e9, "to-host": 52e9, "all-reduce": 2.2e11}
+SAMPLES_PER_S = {
+    "resnet50": 2600.0, "swin-t": 1500.0, "fasterrcnn-r50-fpn": 45.0, "segformer-b4": 40.0,
+    "bert-base": 250.0, "gpt": 95.0,
+}  # fmt: skip
+"""What one device reaches. They are chosen, and say nothing about a real device of this name."""
+TORCH_TYPES = {"bf16": "bfloat16", "tf32": "float32", "fp32": "float32"}
 
 
 def make_suite(folder: ResultFolder, found: SuiteFolder) -> None:
@@ -49,12 +66,44 @@ def make_beside(folder: ResultFolder, found: SuiteFolder) -> None:
         make_jobs(folder, replace(run, sim=truth, budget=spec.budget), data_of(there))
 
 
-def make_alone(folder: ResultFolder, found: SuiteFolder) -> None:
-    """Make the runs that train a model, on a node with steps of one length."""
+def make_alone(folder: ResultFolder, found: SuiteFolder, device: str = DEVICE, devices: tuple[int, ...] = ()) -> None:
+    """Make the runs of a suite without a document on a node with devices of this name. Nothing is generated."""
     for part in found.suite.part:
-        for cell in expand_part(found, part, Choice(SIZE)).cells:
-            if cell.spec.mode == "train":
-                make_jobs(folder, replace(cell.spec, device="sim", sim=NODE, crosscheck_steps=0))
+        for cell in expand_part(found, part, Choice(SIZE, devices)).cells:
+            spec, facts = cell.spec, look_up(device)
+            if spec.mode == "generate":
+                continue
+            model = facts_of(spec)
+            if spec.mode == "train":
+                rate = SAMPLES_PER_S[spec.workload]
+            elif model.flops_per_sample:
+                peaks = facts.peak_flops or look_up(DEVICE).peak_flops or {}
+                rate = PEAKS[spec.precision] * peaks[spec.precision] / model.flops_per_sample
+            else:
+                rate = BYTES_PER_S[str(spec.model.get("direction", spec.workload))] / (model.bytes_per_sample or 1.0)
+            collective = NODE.collective if spec.mode == "train" else Collective()
+            truth = replace(NODE, step_time_s=spec.batch / rate, collective=collective)
+            values = {"matmul_dtype": TORCH_TYPES[spec.precision], "float32_products": spec.precision}
+            seen = {"device": facts, "model": model, "settings": Settings(values=values)}
+            made = replace(spec, device="sim", mode="train", sim=truth, crosscheck_steps=0)
+            make_jobs(folder, made, seen=seen, ceiling=spec.mode == "ceiling")
+
+
+def facts_of(spec: RunSpec) -> ModelFacts:
+    """Return what the worker would have counted of a workload."""
+    if spec.mode != "ceiling":
+        known = catalogue()["workloads"][spec.workload]
+        return ModelFacts(
+            parameters=known["parameters"], flops_per_sample=known["flops_per_sample"]["train"], method="the catalogue",
+            tokens_per_sample=known["tokens_per_sample"],
+        )  # fmt: skip
+    counted = "of one repeat"
+    if spec.workload == "matmul":
+        flops = 2.0 * math.prod(float(spec.model[side]) for side in ("m", "n", "k"))
+        return ModelFacts(parameters=0, flops_per_sample=flops, method=counted)
+    moved = 1e6 * float(spec.model["size_mb"])
+    ring = 2 * (spec.devices - 1) / spec.devices if spec.workload == "all-reduce" else None
+    return ModelFacts(parameters=0, flops_per_sample=None, bytes_per_sample=moved, bus_factor=ring, method=counted)
 
 
 def spec_of(found: SuiteFolder, planned: Planned) -> RunSpec:
@@ -75,13 +124,22 @@ def data_of(planned: Planned) -> DataFacts | None:
     )  # fmt: skip
 
 
-def make_jobs(folder: ResultFolder, spec: RunSpec, data: DataFacts | None = None) -> None:
-    """Run a configuration several times."""
+def make_jobs(
+    folder: ResultFolder,
+    spec: RunSpec,
+    data: DataFacts | None = None,
+    seen: Mapping[str, Contract] = MappingProxyType({}),
+    *,
+    ceiling: bool = False,
+) -> None:
+    """Run a configuration several times; `seen`: as for `run_spec`, `ceiling`: as a run of this mode."""
     for job in range(JOBS):
         one = replace(spec, run_id=f"{spec.configuration}-r{job:04}", repeat=job, seed=spec.seed + job)
-        run_spec(folder, one, lambda record: as_measured(record, data))
+        run_spec(folder, one, lambda record: as_measured(record, data, ceiling=ceiling), seen)
 
 
-def as_measured(record: RunRecord, data: DataFacts | None) -> RunRecord:
+def as_measured(record: RunRecord, data: DataFacts | None, *, ceiling: bool = False) -> RunRecord:
     """Return the record as if the machine were real: it read the data, and its speed is not a setting."""
-    return replace(record, data=data, spec=replace(record.spec, sim=SimTruth()))
+    spec = replace(record.spec, sim=SimTruth())
+    # The simulated device only trains.
+    return replace(record, data=data, spec=replace(spec, mode="ceiling", device="auto") if ceiling else spec)

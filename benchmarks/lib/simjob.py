@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.observe import SPEC_FILE
@@ -12,10 +13,12 @@ from steelyard.contracts.spec import RunSpec
 from steelyard.derive.record import derive
 from steelyard.results.store import RAW, record_text
 from steelyard.worker.engine.run import run_directory
+from steelyard.worker.measure.writer import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from steelyard.contracts.base import Contract
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.sim import SimTruth
     from steelyard.results.store import ResultFolder
@@ -43,10 +46,16 @@ def run_whole(spec: RunSpec) -> RunRecord:
         return derive(raw)
 
 
-def run_spec(folder: ResultFolder, spec: RunSpec, change: Change = lambda record: record) -> RunRecord:
+def run_spec(
+    folder: ResultFolder,
+    spec: RunSpec,
+    change: Change = lambda record: record,
+    seen: Mapping[str, Contract] = MappingProxyType({}),
+) -> RunRecord:
     """Run a simulated job of a study in this process, and put its record into a folder of results.
 
-    `change`: what to put there instead of the record.
+    `change`: what to put there instead of the record; `seen`: what the worker of a real device would have observed, by
+    kind of event.
     """
     folder.prepare()
     scratch = folder.open_scratch(spec)
@@ -55,6 +64,11 @@ def run_spec(folder: ResultFolder, spec: RunSpec, change: Change = lambda record
     status = run_directory(raw)
     if status.code != "completed":
         raise RuntimeError(f"{spec.run_id}: {status}")
+    if seen:
+        log = EventLog(raw, 0, append=True)
+        for kind, observed in seen.items():
+            log.write(kind, observed)
+        log.close()
     record = change(derive(raw))
     folder.commit(scratch, record)
     return record

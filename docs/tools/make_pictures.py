@@ -40,7 +40,7 @@ SUITES = {
     "aces": ("Table 3: ResNet-50 on one IPU", "a machine 1.3 times as fast as the IPU of the document"),
     "olivia": ("Tests 8-12:", "a machine 1.3 times as fast as the GH200 of the document"),
     "caraml": ("CV benchmark", "a machine 1.3 times as fast as the IPU of the document"),
-    "site-acceptance": ("Throughput over", "a node with eight devices"),
+    "site-acceptance": ("Throughput over", "a node with eight simulated H100"),
 }
 """How the title of the table to show begins, and the simulated machine."""
 SHOWN_ROWS = 6

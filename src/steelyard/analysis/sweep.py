@@ -40,11 +40,16 @@ def grouped(cells: Sequence[CellSummary], key: str) -> list[tuple[str, list[Cell
     groups: dict[tuple[str, ...], list[CellSummary]] = {}
     for cell in cells:
         groups.setdefault(tuple(repr(setting(cell.spec, name)) for name in others), []).append(cell)
-    return [
-        (", ".join(f"{name}={written(setting(group[0].spec, name))}" for name in others), group)
-        for group in groups.values()
-        if len({repr(setting(cell.spec, key)) for cell in group}) > 1
+    kept = [group for group in groups.values() if len({repr(setting(cell.spec, key)) for cell in group}) > 1]
+    values = [{name: setting(group[0].spec, name) for name in others} for group in kept]
+    whole = [", ".join(f"{name}={written(value)}" for name, value in of_group.items()) for of_group in values]
+    # An option that only another model has says nothing about this one, as long as the others tell them apart.
+    brief = [
+        ", ".join(f"{name}={written(value)}" for name, value in of_group.items() if value is not None)
+        for of_group in values
     ]
+    told = brief if len({*brief}) == len(brief) and all(brief) else whole
+    return [*zip(told, kept, strict=True)]
 
 
 def factor_of(key: str) -> str | None:

@@ -54,7 +54,7 @@ from steelyard.terminal.suite import (
     suite_lines,
     suite_object,
 )
-from steelyard.terminal.text import wrapped
+from steelyard.terminal.text import table, wrapped
 
 GENERATED = "generated-data"
 """Folder in the results with data sets for the size tiny."""
@@ -209,13 +209,17 @@ def report(arguments: argparse.Namespace) -> int:
     made = write(page, path, arguments.format)
     if arguments.json:
         sections = [{"name": part.name, "title": part.title, "answer": part.answer} for part in page.all_sections]
-        answers = [table_object(table) for table in page.tables if table.columns[0] == KIND]
+        answers = [table_object(one) for one in page.tables if one.columns[0] == KIND]
         about = {"shape": "suite-report/1", "path": str(made.path), "title": page.title}
         print_json(about | {"sections": sections, "answers": answers})
     else:
         for part in page.all_sections:
             if part.answer and not part.folded:
                 print("\n".join(wrapped(f"{part.title}: {part.answer}")))
+        if not suite_folder.suite.document and page.first is not None and (lines := page.first.table) is not None:
+            heads = [" ".join(filter(None, (column.name, column.unit))) for column in lines.columns]
+            print("", table(heads, [[cell.text for cell in row] for row in lines.rows]), sep="\n")
+            print("\n".join(line for note in lines.notes for line in wrapped(note)))
         print("", printable(f"{made.path}: {made.size_bytes:,} bytes"), sep="\n")
     return 0
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.reached import reached
+from steelyard.analysis.rows import scaled
 from steelyard.contracts.base import to_json_object
 from steelyard.extras import line_for_modules
 from steelyard.inputs.cost import cost
 from steelyard.inputs.study import label, written
 from steelyard.inputs.suite import applies, data_formats, recipe_names
 from steelyard.numbers import short
+from steelyard.rules.table.units import unit_of
 from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import command_line, merged, next_line, tally
 from steelyard.terminal.tables import generation_lines, not_measured_as
@@ -194,7 +197,7 @@ def part_lines(expansion: Expansion, cells: Sequence[CellSummary], size: Size) -
         elif size == "tiny":
             rows.append([named, count_statuses(cell.statuses), not_measured_as(cell.statuses) or "yes"])
         else:
-            rows.append([named, count_statuses(cell.statuses), with_interval(cell.throughput)])
+            rows.append([named, count_statuses(cell.statuses), _reached(cell)])
     findings = [entry for cell in cells for entry in cell.findings]
     told = (
         f"{capital(tally(merged(findings, of=len(cells))))}: {command_line(f'steelyard show {expansion.study.name}')}"
@@ -202,9 +205,20 @@ def part_lines(expansion: Expansion, cells: Sequence[CellSummary], size: Size) -
     lines = spec_notes(cell.spec for cell in expansion.cells)
     if size == "tiny":
         return [*lines, table(["configuration", "jobs", "runs"], rows), *wrapped(told)]
-    lines.append(table(["configuration", "jobs", "throughput, samples/s"], rows))
+    lines.append(table(["configuration", "jobs", "reached"], rows))
     names = {planned.name: named for planned, named in zip(expansion.cells, labels, strict=True)}
     return [*lines, *generation_lines(cells, names), *wrapped(told)]
+
+
+def _reached(cell: CellSummary) -> str:
+    """Return the figure of a configuration with the unit that tables have, or why it is unknown."""
+    amount = reached(cell)
+    quantity = amount.quantity if amount is not None else None
+    if amount is None or quantity is None:
+        return with_interval(cell.throughput)
+    known = unit_of(amount.unit)
+    shown = scaled(amount, 1 / known[1] if known is not None else 1.0, quantity.scope).quantity
+    return f"{with_interval(shown or quantity)} {amount.unit}"
 
 
 def _labels(swept: Sequence[dict[str, Any]]) -> list[str]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from steelyard.analysis.reached import in_table_unit, rates_of
 from steelyard.analysis.rows import scaled
 from steelyard.rules.table.row import Amount
 from steelyard.rules.table.units import counted, unit_of
@@ -55,10 +56,14 @@ def our_figure(run: OurRun, name: str, unit: str = "") -> Amount | None:
     """Return a figure under the name that a document or a suite gives it, in this unit; None if it is unknown."""
     if name == "throughput" and counted(unit) == "tokens":
         name = "token_throughput"
+    if name == "throughput" and not unit:
+        name = next((one for one in rates_of(run.spec.workload) if one in run.row.figures), name)
     made = _FORMULAS.get(name, _plain(name))(run)
     if made is None:
         return None
-    unit = unit or UNITS.get(name, made.unit)
+    if not unit and name not in UNITS:
+        return in_table_unit(made, run.spec.workload)
+    unit = unit or UNITS[name]
     kinds = [known[0] if (known := unit_of(text)) is not None else text for text in (unit, made.unit)]
     # Documents count images, sequences or items where we count samples.
     return replace(made, unit=unit) if kinds[0] == kinds[1] else made

@@ -12,6 +12,7 @@ from steelyard.report.suite.answers import Answers, change_of, machine_of, pair_
 from steelyard.report.suite.beside import COMPARED, EXPECTED
 from steelyard.report.suite.cells import factor_of, word
 from steelyard.report.suite.figures import our_figure
+from steelyard.report.suite.reached import key_figures, reached_lines, reached_table
 from steelyard.report.suite.tiny import figures_run
 from steelyard.terminal.text import SIMULATED, many, number, sentence
 
@@ -43,7 +44,7 @@ SHOWN = 2
 HOUR_S = 3600
 
 
-def first_screen(results: SuiteResults, answers: Sequence[Answers], tables: Sequence[Table]) -> FirstScreen:
+def first_screen(results: SuiteResults, answers: Sequence[Answers]) -> FirstScreen:
     """Return what a reader sees first."""
     cells = [cell for part in results.suite.part for cell in results.cells(part)]
     records = [record for cell in cells for record in cell.records]
@@ -52,9 +53,12 @@ def first_screen(results: SuiteResults, answers: Sequence[Answers], tables: Sequ
         tuple(entry for one in answers for entry in one.entries),
         tuple(relation for one in answers for relation in one.relations),
     )
-    table = None
-    if results.size in COMPARED:
-        table = _short_table(results, answers) if every.entries else _summary_table(tables)
+    table, kinds = None, _kinds(every)
+    if results.size in COMPARED and every.entries:
+        table = _short_table(results, answers)
+    elif results.size in COMPARED:
+        lines = reached_lines(results)
+        table, kinds = reached_table(lines), tuple(key_figures(lines))
     trust, words = trust_of(cells)
     verdict = _verdict(results, every)
     measured = sum(bool(results.cells(part)) for part in results.suite.part)
@@ -62,7 +66,7 @@ def first_screen(results: SuiteResults, answers: Sequence[Answers], tables: Sequ
         verdict += f" {measured} of {many(len(results.suite.part), 'part')} measured."
     if any(record.spec.device_family == "sim" for record in records):
         verdict += f" {SIMULATED}"
-    figures = (*(_kinds(every) if results.size in COMPARED else ()), _cost(records))
+    figures = (*(kinds if results.size in COMPARED else ()), _cost(records))
     return FirstScreen(verdict, figures, trust, words, table=table)
 
 
@@ -78,8 +82,6 @@ def _verdict(results: SuiteResults, every: Answers) -> str:
 
 def _kinds(every: Answers) -> tuple[KeyFigure, ...]:
     """Count the printed figures by their answers."""
-    if not every.entries:
-        return ()
     ours = sum(entry.ours is not None for entry in every.entries)
     silent = f"{len(every.silent)} without an answer" if every.silent else ""
     return (
@@ -199,24 +201,6 @@ def _machine_facts(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
         for name, key in MACHINE.items()
         if (values := {facts[key] for facts in known if facts.get(key)})
     ]
-
-
-def _summary_table(tables: Sequence[Table]) -> Table:
-    """Return every figure of a suite without a document in one table."""
-    rows = []
-    for table in tables:
-        for line in table.rows:
-            said = [cell.text for column, cell in zip(table.columns, line, strict=True) if column.align == "left"]
-            figures = [
-                f"{word(column.name)} {cell.text} {column.unit}".strip()
-                for column, cell in zip(table.columns, line, strict=True)
-                if column.align == "right" and cell.value is not None
-            ]
-            if figures:
-                told = ", ".join(text for text in said if text != "-")
-                rows.append((Cell(table.title), Cell(told), Cell("; ".join(figures))))
-    columns = tuple(Column(name, align="left") for name in ("what", "configuration", "this machine"))
-    return Table("this-machine", "What this machine reaches", columns, tuple(rows))
 
 
 def _cited(results: SuiteResults) -> str:

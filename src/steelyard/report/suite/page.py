@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder
     from steelyard.rules.table.row import Amount
 
-SCALED = ("FLOP/s", "B/s", "B")
-PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 FACTORS = "factors"
 CHARTS = {"batch": batch_section, "scaling": scaling_section}
 ALONG = {"batch": "batch", "scaling": "devices"}
@@ -85,7 +83,6 @@ def suite_page(folder: ResultFolder, suite_folder: SuiteFolder, size: Size) -> P
             tables += factor_sections(subject(table.part, cells), f"table-{place}-factor", f" ({table.part})")
     if size in COMPARED:
         tables += _rest_sections(results, answers)
-    own = [block for part in tables for block in part.blocks if isinstance(block, Table)]
     sections = [
         *tables,
         overview(results),
@@ -99,7 +96,7 @@ def suite_page(folder: ResultFolder, suite_folder: SuiteFolder, size: Size) -> P
         sections=with_note(sections, tuned_note(cell.spec for part in measured for cell in results.cells(part))),
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         made_by=f"steelyard {VERSION}",
-        first=first_screen(results, answers, own),
+        first=first_screen(results, answers),
     )
 
 
@@ -284,7 +281,7 @@ def _rest_sections(results: SuiteResults, answers: Sequence[Answers]) -> list[Se
 def _own_table(
     results: SuiteResults, plan: Sequence[Planned], keys: Sequence[str], table: PrintedTable, name: str
 ) -> Table:
-    """Return the figures of configurations, with the units that their sizes ask for."""
+    """Return the figures of configurations, a column for each unit."""
     ours = [results.ours(planned) for planned in plan]
     words = {key: word(key.removeprefix("model.")) for key in keys}
     columns = [Column(words[key], align="left") for key in keys]
@@ -295,28 +292,24 @@ def _own_table(
         lines = [[*line, cell] for line, cell in zip(lines, cells, strict=True)]
     for figure in table.figures if results.size in COMPARED else ():
         amounts = [our_figure(entry[1], figure) if entry is not None else None for entry in ours]
-        known = [amount for amount in amounts if amount is not None]
-        factor, unit = _scale(max((amount.value for amount in known), default=0.0), known[0].unit if known else "")
-        columns.append(Column(word(figure), unit))
-        for line, entry, amount in zip(lines, ours, amounts, strict=True):
-            line.append(_own_cell(entry[0] if entry is not None else None, amount, factor))
+        # The rates of images and of tokens are columns of their own.
+        for unit in dict.fromkeys(amount.unit for amount in amounts if amount is not None) or ("",):
+            columns.append(Column(word(figure), unit))
+            for line, entry, amount in zip(lines, ours, amounts, strict=True):
+                if amount is not None and amount.unit != unit:
+                    line.append(Cell("-"))
+                else:
+                    line.append(_own_cell(entry[0] if entry is not None else None, amount))
     return Table(name, table.title, tuple(columns), tuple(map(tuple, lines)), tuple(interval_note(lines)))
 
 
-def _own_cell(cell: CellSummary | None, amount: Amount | None, factor: float) -> Cell:
+def _own_cell(cell: CellSummary | None, amount: Amount | None) -> Cell:
     if cell is None:
         return Cell(NOT_MEASURED)
     if amount is None:
         lost = [status.replace("_", " ") for status in cell.statuses if status != "completed"]
         return Cell(", ".join(lost) or "-")
-    return amount_cell(amount, factor, tuple(record.run_id for record in cell.records))
-
-
-def _scale(largest: float, unit: str) -> tuple[float, str]:
-    """Return a divisor and a unit with its prefix, for units that no document prints."""
-    if unit not in SCALED:
-        return factor_of(unit), unit
-    return next(((factor, prefix + unit) for factor, prefix in PREFIXES if largest >= factor), (1.0, unit))
+    return amount_cell(amount, factor_of(amount.unit), tuple(record.run_id for record in cell.records))
 
 
 def _setting_cell(planned: Planned, key: str) -> Cell:
