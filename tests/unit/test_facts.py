@@ -12,7 +12,10 @@ from steelyard.worker.devices.facts import TABLE, Entry, look_up, table
 
 GIB = 2**30
 ENTRIES = json.loads(TABLE.read_text(encoding="utf-8"))
-KEYS = {"model", "patterns", "peak_flops", "memory_bytes", "dies", "scope", "power_limit_w", "sources"}
+KEYS = {
+    "model", "patterns", "peak_flops", "memory_bytes", "memory_bytes_per_s", "dies", "scope", "power_limit_w",
+    "sources",
+}  # fmt: skip
 KINDS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 NAMES = {
     "NVIDIA A100-SXM4-80GB": "NVIDIA A100 SXM 80 GB",
@@ -94,6 +97,8 @@ def test_an_entry_is_whole_and_sound(entry: dict[str, object]) -> None:
     assert known
     assert known == sorted(known)
     assert all(1e12 < flops < 1e16 for flops in known)
+    bandwidth = entry["memory_bytes_per_s"]
+    assert bandwidth is None or 1e11 < float(str(bandwidth)) < 1e13
     if peaks["fp16"] is not None and peaks["bf16"] is not None:
         assert peaks["fp16"] == peaks["bf16"]
 
@@ -133,6 +138,7 @@ def test_a_card_of_two_dies_is_seen_by_the_die() -> None:
     assert (facts.scope, facts.dies, facts.memory_bytes) == ("die", 2, 64 * GIB)
     assert facts.peak_flops is not None
     assert facts.peak_flops["bf16"] == 191.5e12
+    assert facts.memory_bytes_per_s == 1638.4e9
 
 
 def test_the_memory_distinguishes_a_card_from_its_die() -> None:

@@ -156,6 +156,8 @@ class DeviceFacts(Contract):
     peak_flops: Annotated[dict[str, NotNegative], Length(20)] | None = None
     """Dense FLOP/s per device, by data type."""
     memory_bytes: NotNegative | None = None
+    memory_bytes_per_s: NotNegative | None = None
+    """Highest bandwidth of this memory, per device."""
     dies: Annotated[int, Bound(ge=1, le=64)] | None = None
     """Dies per card or module. A job may use each die as a device."""
     scope: Annotated[str, Length(20)] = "device"

@@ -27,7 +27,8 @@ NAMED = ("bus_bandwidth", "power_job")
 """Figures that their unit does not tell from another figure of the same runs."""
 OF_PEAK = ("model_flops_device", "throughput")
 """Figures beside the peak of the device."""
-TERA = 1e12
+MEMORY = "memory-bandwidth"
+TERA, GIGA = 1e12, 1e9
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ def _named(planned: Planned, plan: Sequence[Planned], table: PrintedTable) -> st
 def _sheet(name: str, amount: Amount, cell: CellSummary, row: Row) -> tuple[str, float | None]:
     """Return the data sheet's value for a figure, and the measured part of it."""
     device, flops = _device_of(cell), row.figures.get("model_flops_device")
+    if cell.spec.workload == MEMORY and device is not None and device.memory_bytes_per_s:
+        return f"{short(device.memory_bytes_per_s / GIGA)} GB/s", amount.value / device.memory_bytes_per_s
     if name in OF_PEAK and device is not None and flops is not None and (peak := _peak(cell.records[0])):
         return f"{short(peak / TERA)} TFLOP/s", flops.value / peak
     # The limit of a card or module with other parts says nothing about the part that was measured.
@@ -167,4 +170,4 @@ def _notes(lines: Sequence[Reached]) -> Iterator[str]:
             yield f"Data sheet of {name}: {'; '.join(facts.sources)}."
     if any(one.share is not None for one in lines):
         yield "Peaks are dense, in the precision of the line; of a model, its FLOP/s are compared with the peak."
-        yield "-: not in steelyard's table of devices, which has no bandwidths of memory and links."
+        yield "-: not in steelyard's table of devices, which has no bandwidths of links."

@@ -1,9 +1,10 @@
 """Datasheet facts on devices, looked up by the driver's device name.
 
 They are in `facts.json`, each entry with its sources. Peaks are dense; vendors print some with sparsity, which doubles
-them. Peaks are per device as a job sees it, which may be one of two dies, while the power limit is that of the card or
-module. fp32 is the peak of the fastest unit for that type: vector units at NVIDIA (tf32 is separate), matrix units at
-AMD. Vendors write GB of memory and mean 2**30 bytes. Uncertain values are null; a device not in the table is unknown.
+them. Peaks and bandwidths are per device as a job sees it, which may be one of two dies, while the power limit is that
+of the card or module. fp32 is the peak of the fastest unit for that type: vector units at NVIDIA (tf32 is separate),
+matrix units at AMD. Vendors write GB of memory and mean 2**30 bytes; a GB/s is 10**9 bytes per second. Uncertain values
+are null; a device not in the table is unknown.
 """
 
 from __future__ import annotations
