@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from printed_machines import batches, joined, printed_rows, simulated
 from simjob import run_spec
@@ -86,7 +86,9 @@ def make_alone(folder: ResultFolder, found: SuiteFolder, device: str = DEVICE, d
             values = {"matmul_dtype": TORCH_TYPES[spec.precision], "float32_products": spec.precision}
             seen = {"device": facts, "model": model, "settings": Settings(values=values)}
             made = replace(spec, device="sim", mode="train", sim=truth, crosscheck_steps=0)
-            make_jobs(folder, made, seen=seen, ceiling=spec.mode == "ceiling")
+            # The simulated device only trains.
+            recorded = {} if spec.mode == "train" else {"mode": "ceiling", "device": "auto"}
+            make_jobs(folder, made, seen=seen, recorded=recorded)
 
 
 def facts_of(spec: RunSpec) -> ModelFacts:
@@ -129,17 +131,16 @@ def make_jobs(
     spec: RunSpec,
     data: DataFacts | None = None,
     seen: Mapping[str, Contract] = MappingProxyType({}),
-    *,
-    ceiling: bool = False,
+    recorded: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Run a configuration several times; `seen`: as for `run_spec`, `ceiling`: as a run of this mode."""
+    """Run a configuration several times; `seen`: as for `run_spec`, `recorded`: other settings than it ran with."""
     for job in range(JOBS):
         one = replace(spec, run_id=f"{spec.configuration}-r{job:04}", repeat=job, seed=spec.seed + job)
-        run_spec(folder, one, lambda record: as_measured(record, data, ceiling=ceiling), seen)
+        run_spec(folder, one, lambda record: as_measured(record, data, recorded), seen)
 
 
-def as_measured(record: RunRecord, data: DataFacts | None, *, ceiling: bool = False) -> RunRecord:
+def as_measured(
+    record: RunRecord, data: DataFacts | None, recorded: Mapping[str, Any] = MappingProxyType({})
+) -> RunRecord:
     """Return the record as if the machine were real: it read the data, and its speed is not a setting."""
-    spec = replace(record.spec, sim=SimTruth())
-    # The simulated device only trains.
-    return replace(record, data=data, spec=replace(spec, mode="ceiling", device="auto") if ceiling else spec)
+    return replace(record, data=data, spec=replace(record.spec, sim=SimTruth(), **recorded))

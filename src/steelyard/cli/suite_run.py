@@ -36,10 +36,13 @@ from steelyard.inputs.suites import suite_names
 from steelyard.launch.allocation import devices_here, launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.launch.plan import campaigns
+from steelyard.report.page import Page, Table
 from steelyard.report.render.csv_table import table_object
 from steelyard.report.render.files import default_name, require_place, write
+from steelyard.report.suite.against import NAME as AGAINST
 from steelyard.report.suite.answers import KIND
 from steelyard.report.suite.page import measured_sizes, suite_page
+from steelyard.report.suite.reached import NAME as REACHED
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.document import print_json
 from steelyard.terminal.findings import next_line
@@ -205,7 +208,8 @@ def report(arguments: argparse.Namespace) -> int:
     arguments.size = arguments.size or _only_size(arguments, suite_folder)
     path = arguments.output or Path(default_name(f"{suite_folder.suite.name}-{arguments.size}", arguments.format))
     require_place(path, arguments.format)
-    page = suite_page(ResultFolder(arguments.results), suite_folder, arguments.size)
+    against = _other_results(arguments, suite_folder) if arguments.against is not None else None
+    page = suite_page(ResultFolder(arguments.results), suite_folder, arguments.size, against)
     made = write(page, path, arguments.format)
     if arguments.json:
         sections = [{"name": part.name, "title": part.title, "answer": part.answer} for part in page.all_sections]
@@ -216,12 +220,29 @@ def report(arguments: argparse.Namespace) -> int:
         for part in page.all_sections:
             if part.answer and not part.folded:
                 print("\n".join(wrapped(f"{part.title}: {part.answer}")))
-        if not suite_folder.suite.document and page.first is not None and (lines := page.first.table) is not None:
-            heads = [" ".join(filter(None, (column.name, column.unit))) for column in lines.columns]
-            print("", table(heads, [[cell.text for cell in row] for row in lines.rows]), sep="\n")
-            print("\n".join(line for note in lines.notes for line in wrapped(note)))
+        for shown in _shown_tables(page):
+            heads = [" ".join(filter(None, (column.name, column.unit))) for column in shown.columns]
+            print("", table(heads, [[cell.text for cell in row] for row in shown.rows]), sep="\n")
+            print("\n".join(line for note in shown.notes for line in wrapped(note)))
         print("", printable(f"{made.path}: {made.size_bytes:,} bytes"), sep="\n")
     return 0
+
+
+def _shown_tables(page: Page) -> list[Table]:
+    """Return the tables that the terminal shows too: what a machine reaches, and the ratios of two machines."""
+    return [one for one in page.tables if one.name in (REACHED, AGAINST)]
+
+
+def _other_results(arguments: argparse.Namespace, suite_folder: SuiteFolder) -> ResultFolder:
+    """Return the results of another machine; InputError if they are not of this suite and size."""
+    folder, name = ResultFolder(arguments.against), suite_folder.suite.name
+    sizes = measured_sizes(folder, suite_folder)
+    if arguments.size in sizes:
+        return folder
+    there = f"{name} with the size {', '.join(sizes)}" if sizes else ", ".join(folder.studies()[:5]) or "no results"
+    problem = Problem(f"--against {arguments.against}", f"has {there}", f"results of {name}, size {arguments.size}")
+    run = shlex.join(["steelyard", "suite", "run", suite_folder.asked, "--size", arguments.size])
+    raise refusal(problem, next_step=f"on that machine: {run}")
 
 
 def _only_size(arguments: argparse.Namespace, suite_folder: SuiteFolder) -> Size:

@@ -199,6 +199,39 @@ class PrintedTable(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrintedRatio(Contract):
+    """A ratio of two machines that the document states without the figures of the two.
+
+    `steelyard suite report NAME --against RESULTS` shows it beside the ratio of two of the user's machines.
+    """
+
+    part: Id
+    over: Text
+    """The machine whose figure is divided."""
+    base: Text
+    """The machine that it is divided by."""
+    figure: Text
+    value: Annotated[float, Bound(gt=0, le=1e6)]
+    at_most: bool = False
+    """Whether the document states only that the ratio is not larger."""
+    at: Settings = field(default_factory=dict)
+    """Settings of both machines; where the number of devices was not measured, the largest that both have is taken."""
+    over_at: Settings = field(default_factory=dict)
+    """Settings of the first machine only."""
+    base_at: Settings = field(default_factory=dict)
+    """Settings of the second machine only."""
+    place: Text
+    words: Text
+    """The words at that place."""
+    unclear: Annotated[tuple[Text, ...], Length(10)] = ()
+    """What the document leaves open; a condition of the answer."""
+
+    def __post_init__(self) -> None:
+        if self.over_at.keys() != self.base_at.keys():
+            raise ValueError("over_at: not the same settings as base_at; valid: both tables with the same names")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Suite(Contract):
     """A suite file."""
 
@@ -221,6 +254,7 @@ class Suite(Contract):
     table: Annotated[tuple[PrintedTable, ...], Length(MAX_TABLES)] = ()
     setting: Annotated[tuple[SettingSource, ...], Length(MAX_SETTINGS)] = ()
     deviation: Annotated[tuple[Deviation, ...], Length(100)] = ()
+    ratio: Annotated[tuple[PrintedRatio, ...], Length(100)] = ()
     data: Annotated[tuple[DataNeeded, ...], Length(20)] = ()
     small: SizeChange = field(default_factory=SizeChange)
     tiny: SizeChange = field(default_factory=SizeChange)
@@ -230,6 +264,7 @@ class Suite(Contract):
         if not names or len(set(names)) < len(names):
             raise ValueError("part: empty, or two with one name; valid: one table [[part]] or more, each with its name")
         named = [(f"table {entry.name}", entry.part) for entry in self.table]
+        named += [(f"a ratio of {entry.over}", entry.part) for entry in self.ratio]
         named += [("a deviation", part) for entry in self.deviation for part in entry.parts]
         named += [(f"setting {entry.name}", part) for entry in self.setting for part in entry.parts]
         for what, part in named:

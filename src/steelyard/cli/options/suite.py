@@ -89,6 +89,13 @@ def configure(parser: Parser) -> None:
         "--probe", action="store_true", help="run a few steps of each configuration to predict the device-hours"
     )
     add_running(run)
+    report.add_argument(
+        "--against",
+        type=Path,
+        metavar="DIR",
+        help="results of the same suite and size on another machine: for ratios of two machines that the document "
+        "states without their figures",
+    )
     report.add_argument("-o", "--output", type=Path, metavar="PATH", help="file or folder (default: SUITE-SIZE.html)")
     report.add_argument(
         "--format",

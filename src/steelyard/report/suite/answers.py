@@ -130,7 +130,7 @@ def span_of(entries: Sequence[Beside]) -> str:
 
 def answer_blocks(found: Answers, name: str) -> list[Table | Prose]:
     """Return a table for each kind of answer that there is; then their conditions, and why figures have no answer."""
-    letters = _Letters()
+    letters = Letters()
     made: list[Table | Prose] = []
     if found.same_work:
         made.append(_same_work_table(found.same_work, f"{name}-same-work", letters))
@@ -168,7 +168,7 @@ def _reason(entry: Beside) -> tuple[str, str]:
     return "", ""
 
 
-class _Letters:
+class Letters:
     """Conditions as letters in the rows of a table, explained below it."""
 
     def __init__(self) -> None:
@@ -183,13 +183,14 @@ class _Letters:
         return Cell(", ".join(sorted(self._letters[text] for text in texts)) or "-", "; ".join(texts) or None)
 
     def notes(self) -> list[str]:
+        """Return what each letter means."""
         return [f"({letter}) {text}" for text, letter in self._letters.items()]
 
 
 # -- same work
 
 
-def _same_work_table(entries: Sequence[Beside], name: str, letters: _Letters) -> Table:
+def _same_work_table(entries: Sequence[Beside], name: str, letters: Letters) -> Table:
     """Return the ratios of our figures to the printed ones."""
     left = (KIND, Column("printed", align="left"), Column("figure", align="left"))
     columns = (*left, Column("published"), Column("here"), Column("here / published"), CONDITIONS)
@@ -229,7 +230,7 @@ def _conditions(entry: Beside) -> Iterator[str]:
 # -- inside
 
 
-def _inside_table(relations: Sequence[Relation], name: str, letters: _Letters) -> Table:
+def _inside_table(relations: Sequence[Relation], name: str, letters: Letters) -> Table:
     """Return what one setting changes: a row for each pair of ours, with the machines of the document beside it."""
     pairs = list(dict.fromkeys((one.entry.metric, _machine(one)) for one in relations))
     metrics = list(dict.fromkeys(metric for metric, _ in pairs))
@@ -316,7 +317,7 @@ def _relation_conditions(group: Sequence[Relation]) -> Iterator[str]:
 # -- if
 
 
-def _if_table(entries: Sequence[Beside], name: str, letters: _Letters) -> Table:
+def _if_table(entries: Sequence[Beside], name: str, letters: Letters) -> Table:
     """Return the lengths of training with which printed times would be as fast as ours, a column for each machine."""
     machines = list(dict.fromkeys(map(machine_of, entries)))
     rows: dict[tuple[str, str], dict[str, Beside]] = {}

@@ -16,6 +16,7 @@ from steelyard.report.study.back import environment_section
 from steelyard.report.study.compare import factor_sections
 from steelyard.report.study.curves import batch_section, scaling_section
 from steelyard.report.study.subject import subject
+from steelyard.report.suite.against import against_section
 from steelyard.report.suite.answers import Answers, answer_blocks, span_of
 from steelyard.report.suite.beside import COMPARED, SuiteResults
 from steelyard.report.suite.cells import (
@@ -64,8 +65,13 @@ def measured_sizes(folder: ResultFolder, suite_folder: SuiteFolder) -> list[Size
     ]
 
 
-def suite_page(folder: ResultFolder, suite_folder: SuiteFolder, size: Size) -> Page:
-    """Return the report of a suite at one size; InputError if nothing was measured."""
+def suite_page(
+    folder: ResultFolder, suite_folder: SuiteFolder, size: Size, against: ResultFolder | None = None
+) -> Page:
+    """Return the report of a suite at one size; InputError if nothing was measured.
+
+    `against`: the results of another machine, for the ratios of two machines that the document states.
+    """
     results = SuiteResults(folder, suite_folder, size)
     suite = suite_folder.suite
     measured = [part for part in suite.part if results.cells(part)]
@@ -81,6 +87,8 @@ def suite_page(folder: ResultFolder, suite_folder: SuiteFolder, size: Size) -> P
         cells = results.cells(suite_folder.part(table.part))
         if table.chart == FACTORS and cells and size in COMPARED:
             tables += factor_sections(subject(table.part, cells), f"table-{place}-factor", f" ({table.part})")
+    if against is not None:
+        tables.append(against_section(results, SuiteResults(against, suite_folder, size)))
     if size in COMPARED:
         tables += _rest_sections(results, answers)
     sections = [

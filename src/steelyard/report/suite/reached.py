@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from steelyard.report.suite.beside import SuiteResults
     from steelyard.rules.table.row import Amount, Row
 
+NAME = "this-machine"
+"""Of the table."""
 MODES = {"train": "training", "infer": "inference", "generate": "generation", "load": "loading"}
 NAMED = ("bus_bandwidth", "power_job")
 """Figures that their unit does not tell from another figure of the same runs."""
@@ -110,7 +112,7 @@ def reached_table(lines: Sequence[Reached]) -> Table:
         for one in lines
     ]
     notes = (*interval_note(rows), *_notes(lines))
-    return Table("this-machine", "What this machine reaches", columns, tuple(rows), notes)
+    return Table(NAME, "What this machine reaches", columns, tuple(rows), notes)
 
 
 def _named(planned: Planned, plan: Sequence[Planned], table: PrintedTable) -> str:
