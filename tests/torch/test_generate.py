@@ -78,9 +78,10 @@ def greedy(bundle: ModelBundle, prompts: torch.Tensor) -> torch.Tensor:
 # -- the cache
 
 
+@pytest.mark.parametrize("positions", gpt.POSITIONS)
 @pytest.mark.parametrize(("prompt", "new_tokens"), [(11, 6), (1, 23), (18, 1)])
-def test_tokens_with_the_cache_are_those_without(prompt: int, new_tokens: int) -> None:
-    bundle = lively(prompt=prompt, new_tokens=new_tokens)
+def test_tokens_with_the_cache_are_those_without(prompt: int, new_tokens: int, positions: str) -> None:
+    bundle = lively(prompt=prompt, new_tokens=new_tokens, positions=positions)
     prompts = torch.randint(97, (3, prompt))
     with torch.inference_mode():
         found = greedy(bundle, prompts)

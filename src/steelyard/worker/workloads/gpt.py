@@ -13,15 +13,24 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils import checkpoint
 
 from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
 from steelyard.worker.workloads.bundle import Generation, ModelBundle
-from steelyard.worker.workloads.options import padded
+from steelyard.worker.workloads.options import one_of, padded
 
 DEVIATION = 0.02
 """Standard deviation of the initial weights, as in GPT-2."""
+POSITIONS = ("learned", "rotary")
+"""learned: an embedding of each position, as in GPT-2. rotary: queries and keys are turned by angles that grow with the
+position ("RoFormer", Su et al., arXiv 2104.09864), in all of a head's width; they have no parameters."""
+RECOMPUTE = ("none", "attention", "all")
+"""What the backward pass computes again instead of reading it from memory. attention: scores, softmax and weighted sum,
+which Megatron-LM calls selective; all: whole layers, of which only the inputs are kept."""
+ROTARY_BASE = 10_000.0
+"""Base of the rotary frequencies, as in RoFormer and Megatron-LM."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +99,17 @@ def build(
     layers: int | None = None,
     heads: int | None = None,
     width: int | None = None,
+    positions: str = "learned",
+    recompute: str = "none",
+    dropout: float = 0.0,
     prompt: int = 512,
     new_tokens: int = 64,
 ) -> ModelBundle:
     """A GPT of one of the SIZES, modified by `layers`, `heads` and `width`; `custom` needs these three.
+
+    `positions` are learned or rotary. `recompute` saves memory in training: none, attention or all. It changes neither
+    results nor the operations that are counted, which are those of the model. `dropout`: the share of values that
+    training sets to zero, after the embeddings, in the attention and after both parts of a layer.
 
     `vocabulary_multiple`: pad embeddings and head to a multiple, such as 64, that matrix units like; the data still has
     `vocabulary` tokens. The padding is computed, so parameters and operations include it.
@@ -103,6 +119,14 @@ def build(
     more = {"sequence": sequence, "vocabulary": vocabulary, "prompt": prompt, "new_tokens": new_tokens}
     more["vocabulary_multiple"] = vocabulary_multiple
     shape = _check_shape(size, given, more)
+    one_of(POSITIONS, "GPT", positions=positions)
+    one_of(RECOMPUTE, "GPT", recompute=recompute)
+    if not 0 <= dropout < 1:
+        problem = Problem("dropout", f"is {dropout}", "a share from 0 to below 1")
+        raise InputError("invalid option of GPT", problems=(problem,))
+    if positions == "rotary" and shape.width // shape.heads % 2:
+        problem = Problem("heads", f"are {shape.width // shape.heads} wide", "an even width, for rotary positions")
+        raise InputError("invalid option of GPT", problems=(problem,))
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         tokens = torch.randint(vocabulary, (samples, sequence + 1), generator=generator, device="cpu")
@@ -116,7 +140,13 @@ def build(
         return module(tokens, cache).argmax(dim=-1), cache
 
     return ModelBundle(
-        Gpt(shape, sequence, padded(vocabulary, vocabulary_multiple)),
+        Gpt(
+            shape,
+            None if positions == "rotary" else sequence,
+            padded(vocabulary, vocabulary_multiple),
+            recompute,
+            dropout,
+        ),
         lambda scores, target: functional.cross_entropy(scores.flatten(0, 1), target.flatten()),
         partial(torch.optim.AdamW, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1),
         batch,
@@ -269,9 +299,11 @@ class StaticCache:
 class Attention(nn.Module):
     """Causal self-attention with torch's own function, which selects the kernel."""
 
-    def __init__(self, shape: GptShape) -> None:
+    def __init__(self, shape: GptShape, recompute: str, dropout: float) -> None:
         super().__init__()
         self.heads = shape.heads
+        self.dropout = dropout
+        self.twice = recompute == "attention"
         self.inner = nn.Linear(shape.width, 3 * shape.width)
         self.outer = nn.Linear(shape.width, shape.width)
 
@@ -280,15 +312,24 @@ class Attention(nn.Module):
         hidden: torch.Tensor,
         cache: LayerCache | StaticLayerCache | None = None,
         mask: torch.Tensor | None = None,
+        turn: Turn | None = None,
     ) -> torch.Tensor:
         """Return the attention output of each token."""
         samples, tokens, width = hidden.shape
         apart = self.inner(hidden).view(samples, tokens, 3, self.heads, width // self.heads)
         query, key, value = apart.permute(2, 0, 3, 1, 4).unbind(0)
+        if turn is not None:
+            query, key = turned(query, turn), turned(key, turn)
         if cache is not None:
             key, value = cache.extend(key, value)
-        # A single token attends to all others that are stored.
-        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=tokens > 1)
+        attend = partial(
+            functional.scaled_dot_product_attention,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            # A single token attends to all others that are stored.
+            is_causal=tokens > 1,
+        )
+        mixed = _twice(attend, query, key, value) if self.twice and self.training else attend(query, key, value)
         result: torch.Tensor = self.outer(mixed.transpose(1, 2).reshape(samples, tokens, width))
         return result
 
@@ -296,10 +337,12 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention and MLP, each with layer norm and residual connection."""
 
-    def __init__(self, shape: GptShape) -> None:
+    def __init__(self, shape: GptShape, recompute: str, dropout: float) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.twice = recompute == "all"
         self.norm1 = nn.LayerNorm(shape.width)
-        self.attention = Attention(shape)
+        self.attention = Attention(shape, recompute, dropout)
         self.norm2 = nn.LayerNorm(shape.width)
         self.widen = nn.Linear(shape.width, 4 * shape.width)
         self.narrow = nn.Linear(4 * shape.width, shape.width)
@@ -309,21 +352,61 @@ class Layer(nn.Module):
         hidden: torch.Tensor,
         cache: LayerCache | StaticLayerCache | None = None,
         mask: torch.Tensor | None = None,
+        turn: Turn | None = None,
     ) -> torch.Tensor:
         """Return the layer's output."""
-        hidden = hidden + self.attention(self.norm1(hidden), cache, mask)
-        result: torch.Tensor = hidden + self.narrow(functional.gelu(self.widen(self.norm2(hidden))))
+        # Inside the layer, so that a sharded layer is gathered once for both.
+        if self.twice and self.training:
+            return _twice(self._once, hidden, cache, mask, turn)
+        return self._once(hidden, cache, mask, turn)
+
+    def _once(self, hidden: torch.Tensor, cache: Any, mask: torch.Tensor | None, turn: Turn | None) -> torch.Tensor:
+        hidden = hidden + self.dropout(self.attention(self.norm1(hidden), cache, mask, turn))
+        result: torch.Tensor = hidden + self.dropout(self.narrow(functional.gelu(self.widen(self.norm2(hidden)))))
         return result
+
+
+def _twice(function: Any, *inputs: Any) -> torch.Tensor:
+    """Call a function of which only the inputs are kept; the backward pass calls it again."""
+    # By the module's name, because the count of operations replaces the function there.
+    output: torch.Tensor = checkpoint.checkpoint(function, *inputs, use_reentrant=False)
+    return output
+
+
+Turn = tuple[torch.Tensor, torch.Tensor]
+"""Cosine and sine of each position's angles."""
+
+
+def turn_of(positions: torch.Tensor, width: int) -> Turn:
+    """Return by which angles the queries and keys at these positions are turned, in heads of this width.
+
+    The first and the second half of a head are the two parts of its `width / 2` pairs, as in Megatron-LM.
+    """
+    pairs = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)
+    angles = positions[:, None].float() * ROTARY_BASE ** (-pairs / width)
+    return angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+
+
+def turned(heads: torch.Tensor, turn: Turn) -> torch.Tensor:
+    """Return queries or keys, turned."""
+    cosine, sine = (part.to(heads.dtype) for part in turn)
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
 class Gpt(nn.Module):
     """Token and position embeddings, the layers, and a head that shares the token embeddings' weights."""
 
-    def __init__(self, shape: GptShape, sequence: int, vocabulary: int) -> None:
+    def __init__(
+        self, shape: GptShape, positions: int | None, vocabulary: int, recompute: str = "none", dropout: float = 0.0
+    ) -> None:
+        """`positions`: how many have an embedding; None: they are rotary."""
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, shape.width)
-        self.positions = nn.Embedding(sequence, shape.width)
-        self.layers = nn.ModuleList([Layer(shape) for _ in range(shape.layers)])
+        self.positions = None if positions is None else nn.Embedding(positions, shape.width)
+        self.head_width = shape.width // shape.heads
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList([Layer(shape, recompute, dropout) for _ in range(shape.layers)])
         self.norm = nn.LayerNorm(shape.width)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -341,14 +424,20 @@ class Gpt(nn.Module):
         Either the cache is empty, or there is one token per sample.
         """
         if cache is not None:
-            hidden = self.tokens(tokens) + self.positions(cache.advance(tokens))
+            hidden, turn = self._embedded(tokens, cache.advance(tokens))
             for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-                hidden = layer(hidden, layer_cache, cache.mask)
+                hidden = layer(hidden, layer_cache, cache.mask, turn)
             return self._scores(hidden[:, -1:])
-        hidden = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        hidden, turn = self._embedded(tokens, torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
-            hidden = layer(hidden)
+            hidden = layer(hidden, turn=turn)
         return self._scores(hidden)
+
+    def _embedded(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, Turn | None]:
+        hidden = self.tokens(tokens)
+        if self.positions is None:
+            return self.dropout(hidden), turn_of(positions, self.head_width)
+        return self.dropout(hidden + self.positions(positions)), None
 
     def _scores(self, hidden: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = functional.linear(self.norm(hidden), self.tokens.weight)

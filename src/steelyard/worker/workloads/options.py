@@ -31,6 +31,15 @@ def multiple_of(part: int, what: str, **given: int) -> None:
         raise InputError(f"invalid option of {what}", problems=problems)
 
 
+def one_of(valid: tuple[str, ...], what: str, **given: str) -> None:
+    """Reject options that are none of the valid words."""
+    problems = tuple(
+        Problem(name, f"is {value}", ", ".join(valid)) for name, value in given.items() if value not in valid
+    )
+    if problems:
+        raise InputError(f"invalid option of {what}", problems=problems)
+
+
 def padded(size: int, multiple: int) -> int:
     """Return the smallest multiple that is not below `size`."""
     return -(-size // multiple) * multiple
