@@ -67,6 +67,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "sim": "steelyard.worker.workloads.sim:SimSteps",
         "tiny": "steelyard.worker.workloads.tiny:build",
         "resnet50": "steelyard.worker.workloads.vision:resnet50",
+        "resnet50-v2": "steelyard.worker.workloads.resnet_v2:build",
         "resnet152": "steelyard.worker.workloads.vision:resnet152",
         "vit-l-16": "steelyard.worker.workloads.vision:vit_l_16",
         "vit-l-32": "steelyard.worker.workloads.vision:vit_l_32",

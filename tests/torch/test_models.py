@@ -16,7 +16,18 @@ from steelyard.inputs.catalogue import load
 from steelyard.worker.engine.flops import built_on_meta, count
 from steelyard.worker.engine.torch_job import open_job
 from steelyard.worker.measure.vendor import NvidiaSmi
-from steelyard.worker.workloads import bert, detection, gpt, llama, segmentation, timm_models, tiny, vision, wideresnet
+from steelyard.worker.workloads import (
+    bert,
+    detection,
+    gpt,
+    llama,
+    resnet_v2,
+    segmentation,
+    timm_models,
+    tiny,
+    vision,
+    wideresnet,
+)
 from steelyard.worker.workloads.bundle import call
 
 if TYPE_CHECKING:
@@ -122,6 +133,36 @@ def test_wideresnet_has_36_5_million_parameters() -> None:
 
 def test_resnet50_has_the_published_parameters() -> None:
     assert parameters(on_meta(vision.resnet50)) == 25_557_032
+
+
+def test_resnet50_v2_is_the_one_of_timm_but_for_its_strides_and_a_normalisation() -> None:
+    """tf_cnn_benchmarks has the stride of a block in its first convolution, and normalises after the very first."""
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    ours = resnet_v2.build(classes=7, resolution=64).module.eval()
+    theirs = timm.create_model("resnetv2_50", num_classes=7).eval()
+    stem = ours.first_norm
+    theirs.stem = torch.nn.Sequential(ours.first, stem, torch.nn.ReLU(), torch.nn.MaxPool2d(3, 2, 1))
+    blocks = [block for stage in theirs.stages for block in stage.blocks]
+    assert len(blocks) == len(ours.blocks) == 16
+    for block, own in zip(blocks, ours.blocks, strict=True):
+        block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
+        pairs = [(block.conv1, own.narrow), (block.conv2, own.middle), (block.conv3, own.widen)]
+        pairs += [(block.norm1, own.norm1), (block.norm2, own.norm2), (block.norm3, own.norm3)]
+        pairs += [(block.downsample.conv, own.shortcut)] if own.shortcut is not None else []
+        for part, of_ours in pairs:
+            part.load_state_dict(of_ours.state_dict())
+    theirs.norm.load_state_dict(ours.norm.state_dict())
+    theirs.head.fc.weight.data = ours.head.weight.data[:, :, None, None]
+    theirs.head.fc.bias.data = ours.head.bias.data
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.allclose(ours(images), theirs(images), atol=1e-4)
+
+
+def test_deeplab_computes_at_an_eighth_of_the_images_side() -> None:
+    module = segmentation.deeplab(classes=5, resolution=64, encoder="resnet18").module.eval()
+    features = module.encoder(torch.randn(1, 3, 64, 128))
+    assert [tuple(map_.shape[2:]) for map_ in features[-3:]] == [(8, 16)] * 3
 
 
 @pytest.mark.parametrize("size", gpt.SIZES)

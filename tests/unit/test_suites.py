@@ -57,6 +57,28 @@ def test_an_epoch_of_some_global_batches() -> None:
     assert {cell.spec.step_samples for cell in cells if cell.spec.devices == 4} == {2**n for n in range(6, 15)}
 
 
+def test_a_share_of_at_most_some_samples_is_accumulated_up_to_the_batch() -> None:
+    found = find_suite("caraml")
+    cells = expand_part(found, found.part("resnet50-ipu"), Choice()).cells
+    shapes = {(spec.step_samples, spec.devices): (spec.batch, spec.accumulation) for spec in (c.spec for c in cells)}
+    assert [shapes[16, devices] for devices in (1, 2, 4)] == [(16, 1), (8, 1), (4, 1)]
+    assert [shapes[32, devices] for devices in (1, 2, 4)] == [(16, 2), (16, 1), (8, 1)]
+    assert shapes[4096, 4] == (16, 64)
+    assert len(shapes) == 9 * 3
+    # 24 images are no multiple of 16, and 16 of no three devices.
+    part = replace(found.part("resnet50-ipu"), sweep={"global_batch": (16, 24), "devices": (1, 2, 3)})
+    left = [planned.settings for planned in plan_part(found.suite, part, Choice())]
+    assert left == [
+        {"global_batch": 16, "devices": 1}, {"global_batch": 16, "devices": 2},
+        {"global_batch": 24, "devices": 2}, {"global_batch": 24, "devices": 3},
+    ]  # fmt: skip
+    both = replace(part, run={**part.run, "batch": 8})
+    with pytest.raises(InputError, match=r"(?s)most_batch: is given with batch or accumulation"):
+        plan_part(found.suite, both, Choice())
+    with pytest.raises(InputError, match=r"(?s)is computed with 0"):
+        plan_part(found.suite, replace(part, run={**part.run, "most_batch": 0}), Choice())
+
+
 @pytest.mark.parametrize("name", [name for name in suite_names() if find_suite(name).suite.document])
 def test_every_printed_figure_has_a_configuration(name: str, tmp_path: Path) -> None:
     results = SuiteResults(ResultFolder(tmp_path), find_suite(name), "full")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MEASURING_FILE = "measuring.toml"
 RECIPES = "recipes"
-OWN_NAMES = ("data", "epochs", "epoch_steps", "global_batch")
+OWN_NAMES = ("data", "epochs", "epoch_steps", "global_batch", "most_batch")
 """Names of settings that only parts have."""
 MAX_TABLES = 50
 MAX_CONFIGURATIONS = 10_000
@@ -83,7 +83,8 @@ class Part(Contract):
 
     `data` names only a format: its folder is the user's. `epochs` is the length of a whole training: a run of the size
     full trains as long, others only long enough to measure its speed. `global_batch` gives `accumulation` if `batch` is
-    given too, and else `batch`; combinations in which it cannot be divided are left out. `epoch_steps` gives
+    given too, and else `batch`; with `most_batch`, `batch` is the share of a device but at most this, and
+    `accumulation` the rest. Combinations in which it cannot be divided are left out. `epoch_steps` gives
     `epoch_samples`: so many global batches.
     """
 
@@ -578,11 +579,15 @@ def _divide_batch(run: dict[str, Any]) -> bool:
     whole = run.pop("global_batch", None)
     if whole is None:
         return True
-    ranks, steps = run.get("devices", 1), run.pop("epoch_steps", None)
+    ranks, steps, most = run.get("devices", 1), run.pop("epoch_steps", None), run.pop("most_batch", None)
+    if most is not None and {"batch", "accumulation"} & run.keys():
+        raise refusal(Problem("most_batch", "is given with batch or accumulation", "only one of the three"))
     each = run["batch"] if "batch" in run else run.get("accumulation", 1)
-    for value in (whole, ranks, each, *(() if steps is None else (steps,))):
+    for value in (whole, ranks, each, *(value for value in (steps, most) if value is not None)):
         if type(value) is not int or value < 1:
             raise refusal(Problem("global_batch", f"is computed with {value}", "integers of at least 1"))
+    if most is not None:
+        each = run["batch"] = max(1, min(most, whole // ranks))
     shared = ranks * each
     run["accumulation" if "batch" in run else "batch"] = whole // shared
     if steps is not None:

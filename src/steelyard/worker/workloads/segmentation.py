@@ -64,14 +64,16 @@ def segformer(classes: int = 19, resolution: int = 512, encoder: str = "mit_b4")
     )
 )
 def deeplab(classes: int = 19, resolution: int = 512, encoder: str = "resnet101") -> ModelBundle:
-    """DeepLabV3+ (arXiv 1802.02611); images are twice as wide as high.
+    """DeepLabV3+ (arXiv 1802.02611) with output stride 8, as MMSegmentation has it; images are twice as wide as high.
 
     It batch-normalises the mean of each image, so training needs at least 2 samples.
     """
-    return _built("DeepLabV3Plus", classes, resolution, encoder, momentum)
+    return _built("DeepLabV3Plus", classes, resolution, encoder, momentum, encoder_output_stride=8)
 
 
-def _built(kind: str, classes: int, resolution: int, encoder: str, optimizer: MakeOptimizer) -> ModelBundle:
+def _built(
+    kind: str, classes: int, resolution: int, encoder: str, optimizer: MakeOptimizer, **more: int
+) -> ModelBundle:
     at_least(2, kind, classes=classes)
     at_least(STRIDE, kind, resolution=resolution)
     multiple_of(STRIDE, kind, resolution=resolution)
@@ -80,7 +82,7 @@ def _built(kind: str, classes: int, resolution: int, encoder: str, optimizer: Ma
         problem = Problem("encoder", f"unknown encoder {encoder}", "resnet101, mit_b4 and others of the library")
         raise InputError(f"invalid option of {kind}", problems=(problem,))
     try:
-        module = getattr(models, kind)(encoder, encoder_weights=None, classes=classes)
+        module = getattr(models, kind)(encoder, encoder_weights=None, classes=classes, **more)
     except (ValueError, TypeError) as error:
         problem = Problem("encoder", f"{encoder}: {error}"[:200], "resnet101, mit_b4")
         raise InputError(f"invalid option of {kind}", problems=(problem,)) from None

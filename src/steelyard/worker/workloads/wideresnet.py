@@ -55,10 +55,11 @@ def build(classes: int = 100, depth: int = DEPTH, widen: int = WIDEN) -> ModelBu
     )
 
 
-def _convolution(inputs: int, outputs: int, side: int, stride: int = 1) -> nn.Conv2d:
-    convolution = nn.Conv2d(inputs, outputs, side, stride=stride, padding=side // 2, bias=False)
-    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    return convolution
+def convolution(inputs: int, outputs: int, side: int, stride: int = 1) -> nn.Conv2d:
+    """Return a convolution without bias, initialised for an activation after it."""
+    made = nn.Conv2d(inputs, outputs, side, stride=stride, padding=side // 2, bias=False)
+    nn.init.kaiming_normal_(made.weight, mode="fan_out", nonlinearity="relu")
+    return made
 
 
 class Block(nn.Module):
@@ -67,10 +68,10 @@ class Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.norm1 = nn.BatchNorm2d(inputs)
-        self.convolution1 = _convolution(inputs, outputs, 3, stride)
+        self.convolution1 = convolution(inputs, outputs, 3, stride)
         self.norm2 = nn.BatchNorm2d(outputs)
-        self.convolution2 = _convolution(outputs, outputs, 3)
-        self.shortcut = None if inputs == outputs else _convolution(inputs, outputs, 1, stride)
+        self.convolution2 = convolution(outputs, outputs, 3)
+        self.shortcut = None if inputs == outputs else convolution(inputs, outputs, 1, stride)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the block's output."""
@@ -88,7 +89,7 @@ class WideResNet(nn.Module):
         super().__init__()
         widths = [16, 16 * widen, 32 * widen, 64 * widen]
         blocks = (depth - 4) // 6
-        self.first = _convolution(3, widths[0], 3)
+        self.first = convolution(3, widths[0], 3)
         layers = []
         for group in range(3):
             layers.append(Block(widths[group], widths[group + 1], stride=1 if group == 0 else 2))
