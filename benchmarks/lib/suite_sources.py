@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from steelyard.inputs.suite import Planned, SettingSource, Size, SuiteFolder
 
-NOT_EXPLAINED = {*IDENTITY, "sim", "source", "data.path"}
+NOT_EXPLAINED = {*IDENTITY, "sim", "source", "data.path", "weights"}
 
 
 @dataclass(frozen=True)

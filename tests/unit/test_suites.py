@@ -167,6 +167,63 @@ def test_only_what_the_data_allows_is_run(tmp_path: Path) -> None:
     assert left_out(found.suite, found.part("gpt-117m"), replace(given, data={})) == []
 
 
+def test_weights_are_those_of_the_parts_that_begin_with_some(tmp_path: Path) -> None:
+    found = find_suite("nrp")
+    there = {"resnet50.safetensors": tmp_path / "a", "segformer-b4.safetensors": tmp_path / "b"}
+    chosen = Choice("small", weights=there)
+    begins = {
+        (part.name, spec.workload, spec.weights)
+        for part in found.suite.part
+        for spec in expand_part(found, part, chosen).runs
+        if spec.weights is not None
+    }
+    assert begins == {
+        ("inference", "resnet50", str(tmp_path / "a")), ("segmentation", "segformer-b4", str(tmp_path / "b")),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("--weights", "nothing", "--synthetic"),
+            "--weights nothing: no such folder; valid: a folder with deeplabv3plus",
+        ),
+        (("--weights", ".", "--size", "tiny"), "--weights: the size tiny has reduced models; valid: small or full"),
+        (
+            ("--weights", ".", "--part", "detection", "--synthetic"),
+            "begins none of these parts with pre-trained weights",
+        ),
+    ],
+)
+def test_weights_that_cannot_be_used(
+    words: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["suite", "show", "nrp", *words]) == 2
+    assert message in capsys.readouterr().err.replace("\n  ", " ")
+
+
+def test_show_names_the_weights(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "swin-t.safetensors").write_bytes(b"")
+    assert main(["suite", "show", "nrp", "--part", "inference", "--synthetic"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Pre-trained weights that --weights DIR reads from DIR; without it, weights are random: resnet50.s" in told
+    assert " resnet50.safetensors, swin-t.safetensors " in told
+    assert main(["suite", "show", "nrp", "--part", "inference", "--synthetic", "--weights", "w"]) == 0
+    printed = capsys.readouterr()
+    assert "Pre-trained weights that are read from --weights:\n  swin-t.safetensors\n" in printed.out
+    assert "random weights instead of resnet50.safetensors, which w does not have" in printed.err
+
+
 def test_an_evaluation_is_left_out_without_its_data(tmp_path: Path) -> None:
     found = find_suite("olivia")
     part = found.part("accuracy")

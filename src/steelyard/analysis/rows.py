@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 DIGEST_DIGITS = 8
 SHOWN_DOUBTS = 2
 SYNTHETIC = "synthetic"
-PLACES = ("data.path", "source.path")
+PLACES = ("data.path", "source.path", "weights")
 BESIDE_LOAD = ("SY609", "SY610")
 # Formats that are data sets; other formats describe only the layout of files.
 NAMED_DATA = ("cifar10", "cifar100", "mnist", "food101", "coco", "cityscapes", "squad")
@@ -289,7 +289,12 @@ def _arithmetic(record: RunRecord) -> Settings:
         "autocast": autocast == "true" if autocast else None,
         "optimizer": _effect(record, "optimizer"),
         "learning_rate": _number(rate) if rate is not None else asked,
+        "initial_weights": _shortened(_effect(record, "initial_weights")),
     }
+
+
+def _shortened(digest: str | None) -> str | None:
+    return digest and digest[:DIGEST_DIGITS]
 
 
 def _input(record: RunRecord) -> Settings:

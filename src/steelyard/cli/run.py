@@ -22,7 +22,7 @@ COMMAND = "steelyard run"
 SETTINGS = (
     "device", "mode", "devices", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel",
     "backend", "kv_cache", "threads", "preset", "cudnn_benchmark", "optimizer_kernel", "gradient_as_bucket_view",
-    "attention", "numa", "data", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s",
+    "attention", "numa", "data", "weights", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s",
 )  # fmt: skip
 SWITCHES = ("autocast", "graphs", "channels_last", "deterministic")
 PARTS = {

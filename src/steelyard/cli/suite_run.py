@@ -275,6 +275,8 @@ def _words(arguments: argparse.Namespace, part: Part | None) -> list[str]:
     if arguments.synthetic:
         words.append("--synthetic")
     # Findings show the command: a folder elsewhere may be private.
+    if arguments.weights:
+        words += ["--weights", path_inside(str(arguments.weights)) or "DIR"]
     return [*words, "--data", path_inside(str(arguments.data)) or "DIR"] if arguments.data else words
 
 
@@ -294,6 +296,8 @@ def _select(arguments: argparse.Namespace, suite_folder: SuiteFolder) -> _Select
         made = [entry for entry in suite.data if entry.format in used]
         folders = {entry.format: place / f"{entry.format}-{entry.tiny_samples}" for entry in made}
         chosen = replace(chosen, data=folders)
+    if arguments.weights is not None:
+        chosen = replace(chosen, weights=_weight_files(arguments, planned))
     reasons = [entry for part in parts for entry in left_out(suite, part, chosen)]
     without = {entry.part for entry in reasons if entry.whole}
     return _Selected(chosen, tuple(part for part in parts if part.name not in without), tuple(reasons))
@@ -350,6 +354,25 @@ def _data_folders(arguments: argparse.Namespace, formats: list[str]) -> dict[str
         valid = f"a folder with {'' if len(formats) == 1 else 'one of '}{listed}"
         problem = Problem(f"--data {given}", "no data set of these parts is there", valid, near=near)
         raise refusal(problem, next_step=None if near else f"steelyard data show {formats[0]}")
+    return there
+
+
+def _weight_files(arguments: argparse.Namespace, planned: list[Planned]) -> dict[str, Path]:
+    """Return the files below --weights, and name those that are missing; a site's need not be on this machine."""
+    given: Path = arguments.weights
+    names = sorted({entry.weights_file for entry in planned if entry.weights_file})
+    files = {name: given.absolute() / name for name in names}
+    if arguments.size == "tiny":
+        raise refusal(Problem("--weights", "the size tiny has reduced models", "small or full, with --size"))
+    if not names:
+        raise refusal(Problem("--weights", "the document begins none of these parts with pre-trained weights"))
+    if getattr(arguments, "site", None) and not given.is_dir():
+        return files
+    if not given.is_dir():
+        raise refusal(Problem(f"--weights {given}", "no such folder", f"a folder with {', '.join(names)}"))
+    there = {name: path for name, path in files.items() if path.is_file()}
+    if missing := [name for name in names if name not in there]:
+        say(f"random weights instead of {', '.join(missing)}, which {given} does not have")
     return there
 
 

@@ -217,6 +217,8 @@ class RunSpec(Contract):
     """Input pipeline."""
     data: Data | None = None
     """Data set; None: synthetic data."""
+    weights: Text | None = None
+    """File in the format safetensors with the weights that the model begins with; None: random ones."""
     quality: Quality | None = None
     """Evaluation; None: only speed is measured."""
     epoch_samples: AtLeastOne | None = None
@@ -251,6 +253,11 @@ class RunSpec(Contract):
             raise ValueError("accumulation: only training accumulates gradients; valid: 1")
         self._check_generation()
         self._check_data()
+        if self.weights is not None and (self.mode in ("load", "ceiling") or self.device_family == "sim"):
+            what = "the simulated device" if self.device_family == "sim" else f"the mode {self.mode}"
+            raise ValueError(f"weights: {what} has no model; valid: leave it out")
+        if self.weights is not None and self.program is not None:
+            raise ValueError("weights: a program loads its own; valid: leave it out")
         if self.budget.epochs is not None and self.epoch_samples is None and self.data is None:
             raise ValueError("epoch_samples: missing, but budget.epochs needs it; valid: an integer of at least 1")
         if self.last_batch == "drop" and self.epoch_samples is not None and self.epoch_samples < self.step_samples:

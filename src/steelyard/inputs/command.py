@@ -39,7 +39,7 @@ _OF_WRAP = (
 # Settings that one option of `steelyard run` sets together with others.
 _PLACE = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 _PRIVATE = re.compile(r"(^|=)(?:/|~)\S*/(?=[^/\s]+$)")
-_TOGETHER = ("workload", "source", "data", "loader.place", "mode", "batch", "model")
+_TOGETHER = ("workload", "source", "data", "weights", "loader.place", "mode", "batch", "model")
 
 
 def run_again(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: int = 1) -> str:
@@ -159,7 +159,7 @@ def _changed(contract: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def _name_workload(spec: RunSpec) -> list[str]:
-    """Return the workload, its mode, its model's options, its batch and its data."""
+    """Return the workload, its mode, its model's options, its batch, its data and its weights."""
     source, data = spec.source, spec.data
     words = [spec.workload if source is None else f"{Path(source.path).name}:{source.function}"]
     if spec.mode != ("train" if source is not None else default_mode(spec.workload)):
@@ -172,6 +172,8 @@ def _name_workload(spec: RunSpec) -> list[str]:
         words += ["--data", f"{data.format}:{Path(data.path).name}"]
     elif spec.loader.place == "host" and spec.mode != "load":
         words += ["--data", "host"]
+    if spec.weights is not None:
+        words += ["--weights", Path(spec.weights).name]
     if spec.mode == "load" and not spec.loader.workers:
         # Without a count, several are tried.
         words += ["--loader-workers", "0"]

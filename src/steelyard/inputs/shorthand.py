@@ -18,9 +18,24 @@ SYNTHETIC = ("device", "host")
 def spell_out(settings: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     """Return the settings with data as format and absolute path, and with the workload's usual mode.
 
-    `data` is "device" or "host" for synthetic data, or FORMAT:PATH; a relative path begins at `folder`.
+    `data` is "device" or "host" for synthetic data, or FORMAT:PATH; a relative path begins at `folder`, also that of
+    `weights`.
     """
-    settings = dict(settings)
+    settings = _spell_out_paths(dict(settings), folder)
+    mode = settings.get("mode")
+    if mode is None and isinstance(settings.get("workload"), str) and "source" not in settings:
+        usual = default_mode(settings["workload"])
+        if usual != "train":
+            mode = settings["mode"] = usual
+    if mode == "ceiling":
+        # In this mode a batch is how often the work is repeated in one step.
+        settings.setdefault("batch", 1)
+    if mode == "load":
+        _place(settings, "host")
+    return settings
+
+
+def _spell_out_paths(settings: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     data = settings.get("data")
     if isinstance(data, str):
         settings.pop("data")
@@ -34,18 +49,10 @@ def spell_out(settings: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     if isinstance(settings.get("data"), dict):
         chosen = settings["data"] = dict(settings["data"])
         if isinstance(chosen.get("path"), str):
-            chosen["path"] = str(((folder or Path()) / _expand_home(chosen["path"])).absolute())
+            chosen["path"] = _absolute(chosen["path"], "data.path", folder)
         _place(settings, "host")
-    mode = settings.get("mode")
-    if mode is None and isinstance(settings.get("workload"), str) and "source" not in settings:
-        usual = default_mode(settings["workload"])
-        if usual != "train":
-            mode = settings["mode"] = usual
-    if mode == "ceiling":
-        # In this mode a batch is how often the work is repeated in one step.
-        settings.setdefault("batch", 1)
-    if mode == "load":
-        _place(settings, "host")
+    if isinstance(settings.get("weights"), str):
+        settings["weights"] = _absolute(settings["weights"], "weights", folder)
     return settings
 
 
@@ -74,11 +81,11 @@ def _bad_data(data: str) -> Problem:
     return Problem("data", "must be device, host or FORMAT:PATH", valid, given=json.dumps(data[:60]), near=near)
 
 
-def _expand_home(path: str) -> Path:
+def _absolute(path: str, setting: str, folder: Path | None) -> str:
     try:
-        return Path(path).expanduser()
+        return str(((folder or Path()) / Path(path).expanduser()).absolute())
     except RuntimeError:
-        raise refusal(Problem("data.path", "no such user", "a folder", given=json.dumps(path[:60]))) from None
+        raise refusal(Problem(setting, "no such user", "a path", given=json.dumps(path[:60]))) from None
 
 
 def _place(settings: dict[str, Any], place: str) -> None:

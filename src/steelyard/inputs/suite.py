@@ -101,6 +101,9 @@ class Part(Contract):
     usual_epochs: Annotated[tuple[AtLeastOne, ...], Length(2)] = ()
     """The fewest and the most epochs that are usual for such a training, if the document does not state how long it
     trained; where they come from is the reason of the setting `epochs`."""
+    pretrained: bool = False
+    """Whether the document begins with pre-trained weights. The user has them in a folder, as WORKLOAD.safetensors;
+    without, and at the size tiny, weights are random."""
     small: SizeChange = field(default_factory=SizeChange)
     tiny: SizeChange = field(default_factory=SizeChange)
 
@@ -339,6 +342,12 @@ class Planned:
         """Format of the data set that its runs read, if it is there."""
         return None if self.device_family == "sim" else self.data
 
+    @property
+    def weights_file(self) -> str | None:
+        """Name of the file with the weights that the document begins with; None: none."""
+        wanted = self.part.pretrained and self.device_family != "sim"
+        return f"{self.get('workload')}.safetensors" if wanted else None
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -353,6 +362,8 @@ class Choice:
     """Folders of data sets by format."""
     synthetic: bool = True
     """Whether configurations whose data set is not among these folders run on synthetic data."""
+    weights: Mapping[str, Path] = field(default_factory=dict)
+    """Files with pre-trained weights by name."""
 
 
 @dataclass(frozen=True)
@@ -494,6 +505,8 @@ def _plan(
     planned = Planned(part, settings, epochs, run, run.pop("data", None))
     if planned.reads is not None and planned.reads in choice.data:
         run["data"] = {"format": planned.reads, "path": str(choice.data[planned.reads])}
+    if (file := planned.weights_file) is not None and file in choice.weights:
+        run["weights"] = str(choice.weights[file])
     return planned
 
 

@@ -11,7 +11,7 @@ from steelyard.contracts.base import to_json_object
 from steelyard.extras import line_for_modules
 from steelyard.inputs.cost import cost
 from steelyard.inputs.study import label, written
-from steelyard.inputs.suite import applies, data_formats, recipe_names
+from steelyard.inputs.suite import applies, data_formats, plan_part, recipe_names
 from steelyard.numbers import short
 from steelyard.rules.table.units import unit_of
 from steelyard.terminal.drawing import rounded
@@ -69,6 +69,7 @@ def suite_lines(shown: SuiteShown, settings: str, again: str) -> list[str]:
     if shown.missing:
         lines += ["", *wrapped(f"{capital(packages_line(shown.missing))}:"), INDENT + line_for_modules(shown.missing)]
     lines += _data_lines(shown)
+    lines += _weights_lines(shown)
     lines += ["", *wrapped(_count_sources(shown)), INDENT + settings]
     checks = [f"steelyard verify {name}" for name in recipe_names(shown.suite_folder)]
     checks += [f"steelyard audit {suite.document}"] if shown.cited and "." not in suite.document else []
@@ -124,6 +125,19 @@ def _data_lines(shown: SuiteShown) -> list[str]:
     elif choice.data:
         title = "The input is generated; --data DIR reads from DIR/FORMAT instead:"
     return _section(title, entries)
+
+
+def _weights_lines(shown: SuiteShown) -> list[str]:
+    """Say which files with pre-trained weights are read, or could be."""
+    suite, choice = shown.suite_folder.suite, shown.choice
+    if choice.size == "tiny":
+        return []
+    parts = [part for part in suite.part if part.pretrained and part.name in shown.expansions]
+    files = {str(planned.weights_file) for part in parts for planned in plan_part(suite, part, choice)}
+    title = "Pre-trained weights that are read from --weights:"
+    if not choice.weights:
+        title = "Pre-trained weights that --weights DIR reads from DIR; without it, weights are random:"
+    return _section(title, [", ".join(sorted(files & {*choice.weights} or files))] if files else [])
 
 
 def left_out_lines(entries: Sequence[NotRun], choice: Choice) -> list[str]:

@@ -55,6 +55,9 @@ def _add_job(parser: Parser) -> None:
         metavar="KEY=VALUE",
         help="model option, such as size=800M; may be repeated",
     )
+    job.add_argument(
+        "--weights", metavar="FILE", help="weights to begin with, in the format safetensors (default: random ones)"
+    )
     add_setting(job, RunSpec, "device", f"device family: {', '.join(plugins.BUILTIN['device'])}")
     add_setting(job, RunSpec, "devices", "devices of the job; each has a process of its own")
     add_setting(job, RunSpec, "batch", "samples per device and micro-batch")

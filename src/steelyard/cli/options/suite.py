@@ -80,6 +80,13 @@ def configure(parser: Parser) -> None:
             "needs another one is left out (with --size tiny not needed: files are generated)",
         )
         source.add_argument("--synthetic", action="store_true", help="run on generated data instead of data sets")
+        inner.add_argument(
+            "--weights",
+            type=Path,
+            metavar="DIR",
+            help="folder with the pre-trained weights that the document begins with, as DIR/WORKLOAD.safetensors "
+            "(default: random weights)",
+        )
     show.add_argument(
         "--settings",
         action="store_true",

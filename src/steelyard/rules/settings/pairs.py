@@ -644,21 +644,21 @@ class OtherSystem(_OtherSettings):
 
 
 class OtherTraining(_OtherSettings):
-    """Two rows with different learning rates."""
+    """Two rows with different learning rates or initial weights."""
 
     code = "SY113"
-    name = "different-learning-rate"
+    name = "different-training"
     severity = "warning"
     roles = ("training",)
-    meaning = "the two sides train with different learning rates"
+    meaning = "the two sides differ in their learning rates or in the weights that they begin with"
     why = (
-        "The learning rate does not change the time of a step, but it changes how many steps a quality target needs. A "
-        "time to quality depends on both."
+        "Neither changes the time of a step, but both change how many steps a quality target needs, and what a model "
+        "knows. A time to quality depends on both."
     )
     detected = (
-        "Both sides state a learning rate, and it differs. It is an error if the figure depends on what was learnt (a "
-        "time to quality, an accuracy), and a warning for rates. A learning rate scaled in proportion to a global "
-        "batch that follows from the factor is not a finding."
+        "Both sides state a learning rate or their initial weights, and they differ. It is an error if the figure "
+        "depends on what was learnt (a time to quality, an accuracy), and a warning for rates. A learning rate scaled "
+        "in proportion to a global batch that follows from the factor is not a finding."
     )
     bad = Example(
         "system,model,learning_rate,metric,value,unit\n"
@@ -670,7 +670,7 @@ class OtherTraining(_OtherSettings):
         "A,ResNet50,0.1,time_to_quality,1000,s\nB,ResNet50,0.1,time_to_quality,600,s\n",
         "Both sides have the same learning rate.",
     )
-    fix = "use the same learning rate on both sides, or scale it with the batch by a stated rule"
+    fix = "use the same weights and learning rate on both sides, or scale the rate with the batch by a stated rule"
 
 
 class OtherUnit(PairRule):

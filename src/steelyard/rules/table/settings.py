@@ -67,6 +67,7 @@ SETTINGS: dict[str, Role] = {
     "parameter_precision": "weights",
     "autocast": "weights",
     "learning_rate": "training",
+    "initial_weights": "training",
     "batch": "batches",
     "global_batch": "batches",
     "accumulation": "batches",
@@ -146,6 +147,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
         "optimizer",
         "optimizer_kernel",
         "learning_rate",
+        "initial_weights",
         "sequence_length",
         "attention",
     ),
@@ -434,6 +436,7 @@ def implied(pair: Pair, key: str) -> bool:
         (key in ("parallel", "backend", "gradient_as_bucket_view") and one)
         or (key == "numa" and measured)
         or (key == "task" and not _is_missing(pair, "model"))
+        or (key == "initial_weights" and "random" in (pair.a.get(key), pair.b.get(key)))
         or (key == "data_identity" and not _is_missing(pair, "dataset"))
         or (key == "model_options" and "none" in (pair.a.get(key), pair.b.get(key)))
         or (SETTINGS[key] == "input" and on_device)

@@ -6,6 +6,7 @@ import datetime as dt
 import inspect
 import math
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,10 +37,10 @@ from steelyard.worker.workloads.ceiling import Ceiling
 from steelyard.worker.workloads.feed import Feed
 from steelyard.worker.workloads.real import TrainingSplit, fit, open_format, with_epochs
 from steelyard.worker.workloads.user import load_source
+from steelyard.worker.workloads.weights import load_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.devices.device import Device
@@ -184,6 +185,7 @@ class TorchJob:
         self._data: RealData | None = None
         self._parameters = 0
         self._tokens: int | None = None
+        self._initial_weights = "random"
         # The number format of matrix products, such as those that give queries and keys.
         self._products: torch.dtype | None = None
 
@@ -237,6 +239,8 @@ class TorchJob:
         self._tokens = bundle.tokens
         if spec.mode == "load":
             return Loading(Feed(spec, self._device.rank, device, bundle.batch, read))
+        if spec.weights is not None:
+            self._initial_weights = load_weights(bundle, Path(spec.weights))
         own = next((parameter.dtype for parameter in bundle.module.parameters() if parameter.is_floating_point()), None)
         self._products = self._precision.cast or own or torch.float32
         attention.refuse_other(spec, self._bundle, device, self._products)
@@ -324,6 +328,8 @@ class TorchJob:
             "deterministic": str(torch.are_deterministic_algorithms_enabled()).lower(),
             "cudnn_benchmark": str(torch.backends.cudnn.benchmark).lower(),
         }
+        if self.spec.mode not in ("load", "ceiling"):
+            values["initial_weights"] = self._initial_weights
         values |= self._precision.effective() | self._step_maker.effective()
         kind = self._products
         if kind is not None:

@@ -88,6 +88,8 @@ class ModelBundle:
     """How tokens are generated; None: not supported."""
     tokens: int | None = None
     """Tokens per sample of a language model."""
+    backbone: nn.Module | None = None
+    """Part of the module for which there are weights of a classifier; None: a file has those of the whole module."""
 
 
 def call(module: Any, inputs: Any) -> Any:

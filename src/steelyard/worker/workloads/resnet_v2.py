@@ -42,7 +42,7 @@ def build(classes: int = 1000, resolution: int = 224) -> ModelBundle:
     return classifier(ResNetV2(classes), classes, resolution, momentum)
 
 
-class Block(nn.Module):
+class Bottleneck(nn.Module):
     """Three convolutions, each after normalisation and activation, with a residual connection."""
 
     def __init__(self, inputs: int, inner: int, stride: int) -> None:
@@ -76,7 +76,7 @@ class ResNetV2(nn.Module):
         layers = []
         for blocks, inner, stride in GROUPS:
             for number in range(blocks):
-                layers.append(Block(width, inner, 1 if number else stride))
+                layers.append(Bottleneck(width, inner, 1 if number else stride))
                 width = EXPANSION * inner
         self.blocks = nn.Sequential(*layers)
         self.norm = nn.BatchNorm2d(width)

@@ -98,4 +98,5 @@ def _built(
         optimizer,
         batch,
         tasks.segmentation(resolution, classes),
+        backbone=module.encoder,
     )
