@@ -320,6 +320,8 @@ class Planned:
             return self.settings[key]
         if key == "data":
             return self.data
+        if key == "pretrained":
+            return self.part.pretrained
         if key == "global_batch":
             return self.get("batch") * self.get("accumulation") * self.get("devices")
         value: Any = self.run
