@@ -117,6 +117,7 @@ def _measure_pipeline(arguments: argparse.Namespace, folder: ResultFolder, chose
     chosen.pop("quality", None)
     alone = {key: value for key, value in chosen.items() if key not in ("data", "loader", "mode")}
     device = measure(arguments, folder, alone)
+    chosen.pop("weights", None)
     rows = []
     for count in arguments.loader_workers or LOAD_WORKERS:
         loader = {**chosen.get("loader", {}), "workers": count}
