@@ -88,6 +88,7 @@ NAMES = (
     "suite_settings",
     "suite_answers",
     "suite_complete",
+    "suite_hours",
     "suite_truth",
     "suites",
     "archive",
@@ -131,6 +132,7 @@ UNMEASURED = (
     "query",
     "query_safe",
     "slurm_sites",
+    "suite_hours",
 )
 """Figures whose full form is not in docs/figures.json yet."""
 

@@ -44,6 +44,7 @@ TOGETHER = frozenset(
         "suite_settings",
         "suite_answers",
         "suite_complete",
+        "suite_hours",
         "suite_truth",
         "wrap_faults",
         "wrap_truth",

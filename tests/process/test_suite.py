@@ -200,8 +200,11 @@ def test_what_needs_more_devices_is_left_out_once(planned: Path, capsys: pytest.
     answer = told(capsys, *words)
     assert runs_of(answer) == {"scaling": 3, "sets": 6, "other": 3}
     assert answer["left_out"] == [
-        {"reason": "this machine has 1 device", "configurations": 4, "devices": [2, 4, 8], "parts": ["several"]}
-    ]
+        {
+            "reason": "this machine has 1 device", "configurations": 4, "devices": [2, 4, 8], "parts": ["several"],
+            "named": {"scaling": ["devices=2", "devices=4"], "several": ["devices=2", "devices=8"]},
+        }
+    ]  # fmt: skip
     assert main(["suite", *words]) == 0
     said = capsys.readouterr().err.splitlines()[0]
     assert said == (
@@ -227,7 +230,8 @@ def test_what_lacks_its_data_set_is_left_out_once(
     answer = told(capsys, *words)
     assert runs_of(answer) == {"scaling": 3, "sets": 3}
     assert answer["left_out"][1] == {
-        "reason": "--data has no cifar10", "configurations": 2, "devices": [], "parts": ["other"]
+        "reason": "--data has no cifar10", "configurations": 2, "devices": [], "parts": ["other"],
+        "named": {"sets": ["data=cifar10"], "other": ["(no sweep)"]},
     }  # fmt: skip
     refused = told(capsys, *words, "--part", "other", code=2)["error"]
     assert refused["problems"][0]["valid"] == "a folder with cifar10/"
@@ -272,6 +276,61 @@ def test_missing_packages_are_named_before_anything_runs(
     # It is enough for the other parts, and for a plan.
     assert told(capsys, "run", "./paper", "--synthetic", "--dry-run", "--part", "several")["parts"]
     assert told(capsys, "run", "./paper", "--synthetic", "--dry-run", "--part", "sets")["parts"]
+
+
+def test_what_fits_into_the_hours(suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = told(capsys, "run", "./paper", "--hours", "0.001", code=2)["error"]
+    assert refused["message"].startswith("nothing fits into 3.6 s: the shortest configuration takes up to ")
+    hours = float(refused["next"].rpartition(" ")[2])
+    assert refused["next"] == f"steelyard suite run ./paper --size small --hours {hours:g}"
+    assert hours > 0.1
+    assert not (tmp_path / "steelyard-results" / "runs").exists()
+    answer = told(capsys, "run", "./paper", "--part", "rates", "--hours", "100")
+    assert (answer["parts"]["rates"]["made"], answer["left_out"]) == (12, [])
+    # What is there costs no time.
+    assert main(["suite", "run", "./paper", "--part", "rates", "--hours", "0.001"]) == 0
+    said = capsys.readouterr().out
+    assert "\nmeasured: 4 of 4 configurations, with 4 of 4 printed figures; " in said
+    assert said.endswith("next: steelyard suite report ./paper --size small\n")
+
+
+def test_hours_name_what_they_leave_out(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The simulated set-up of two devices takes an hour, as their short run tells."""
+    (suite / "suite.toml").write_text(
+        """
+name = "slow"
+title = "A slow set-up"
+question = "How long?"
+run = { budget = { min_steps = 50, max_steps = 50, min_seconds = 0.0 } }
+[[part]]
+name = "rates"
+title = "Rates"
+case = [{ batch = 4 }, { batch = 8, devices = 2, sim.setup_s = 3600.0 }]
+"""
+    )
+    words = ("run", "./paper", "--hours", "0.4")
+    answer = told(capsys, *words)
+    assert answer["parts"]["rates"]["made"] == 3
+    assert answer["left_out"] == [
+        {
+            "reason": "24 min is too short", "configurations": 1, "devices": [], "parts": [],
+            "named": {"rates": ["batch=8"]},
+        }
+    ]  # fmt: skip
+    assert main(["suite", *words]) == 0
+    out = capsys.readouterr().out
+    assert "\nmeasured: 1 of 2 configurations; " in out
+    assert "left out, because 24 min is too short: rates: batch=8\n" in out
+    # Without the option, the same command makes the rest.
+    made = told(capsys, "run", "./paper")["parts"]["rates"]
+    assert (made["made"], made["skipped"]) == (3, 3)
+
+
+@pytest.mark.parametrize("words", [("--site", "a.toml"), ("--wait",), ("--extend",)])
+def test_hours_are_for_this_machine(suite: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    refused = told(capsys, "run", "./paper", "--hours", "2", *words, code=2)["error"]
+    assert refused["message"] == f"--hours is for runs on this machine, and not together with {words[0]}"
+    assert refused["next"] == "steelyard suite run ./paper --size small --hours 2"
 
 
 def test_the_pool_of_a_site_has_its_own_number_of_devices(

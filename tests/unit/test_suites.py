@@ -33,7 +33,7 @@ from steelyard.report.page import Chart, Table
 from steelyard.report.suite.beside import SuiteResults
 from steelyard.report.suite.page import suite_page
 from steelyard.results.store import ResultFolder
-from steelyard.terminal.suite import part_lines
+from steelyard.terminal.suite import left_out_lines, left_out_object, part_lines
 from suite_sources import out_of_date, sources_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -86,6 +86,33 @@ def test_every_printed_figure_has_a_configuration(name: str, tmp_path: Path) -> 
     printed = {(row.place, metric) for row in results.document.rows for metric in row.figures}
     beside = {(entry.published.place, entry.metric) for table in results.suite.table for entry in results.beside(table)}
     assert printed - beside == set()
+
+
+def test_printed_figures_are_counted_by_configuration(tmp_path: Path) -> None:
+    results = SuiteResults(ResultFolder(tmp_path), find_suite("olivia"), "small")
+    there = [
+        str(entry.there.settings) for table in results.suite.table for entry in results.beside(table) if entry.there
+    ]
+    plans = [results.plan(part) for part in results.suite.part]
+    counted = [(entry, count) for plan in plans for entry, count in zip(plan, results.count_figures(plan), strict=True)]
+    assert sum(count for _, count in counted) == len(there) > 0
+    assert {str(entry.settings) for entry, count in counted if count} == set(there)
+
+
+def test_what_is_found_out_by_running_is_named_by_part() -> None:
+    found = find_suite("olivia")
+    part = found.part("workers")
+    plan = tuple(plan_part(found.suite, part, Choice("small")))
+    some = NotRun(part.name, "hours", plan[:2], whole=False, among=plan)
+    given = Choice("small", hours=0.5)
+    names = left_out_object([some], given)[0]["named"]["workers"]
+    assert len(set(names)) == 2
+    assert left_out_lines([some], given) == [f"left out, because 30 min is too short: workers: {'; '.join(names)}"]
+    many = replace(some, why="failed", planned=plan[:8])
+    assert left_out_lines([many], given)[0].endswith("; 2 more (--json names them)")
+    assert left_out_lines([NotRun(part.name, "hours", plan[:2])], given)[0].endswith(
+        "all of workers (2 configurations)"
+    )
 
 
 def test_stated_means_stated_for_every_configuration() -> None:

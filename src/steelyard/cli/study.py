@@ -180,6 +180,14 @@ def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Comm
         return _extend(arguments, expansion, folder, command)
     if arguments.dry_run:
         return _plan_sending(arguments, expansion, folder, command) if arguments.site else _plan(expansion, folder)
+    clear(arguments, expansion, folder, command)
+    if arguments.site or arguments.wait:
+        return _at_site(arguments, expansion, folder, command)
+    return _here(arguments, expansion, folder, command)
+
+
+def clear(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command) -> None:
+    """Collect what has ended at a site, and move away what is to run again."""
     if (arguments.again or arguments.site) and expansion.study.name in studies(folder):
         # Collect what has ended since: it need not run again, or --again may select it.
         _collect(arguments, folder, expansion.study.name)
@@ -188,9 +196,6 @@ def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Comm
             count = set_aside(folder, expansion, arguments.again)
         if count or not command.repeats_refused:
             say(f"{many(count, 'run')} moved to {folder.path}/superseded, to run again", loudness(arguments))
-    if arguments.site or arguments.wait:
-        return _at_site(arguments, expansion, folder, command)
-    return _here(arguments, expansion, folder, command)
 
 
 def _collect(arguments: argparse.Namespace, folder: ResultFolder, study: str) -> None:
@@ -201,14 +206,14 @@ def _collect(arguments: argparse.Namespace, folder: ResultFolder, study: str) ->
 
 
 def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command) -> StudyAnswer:
-    _refuse_under_way(folder, expansion.study.name)
+    refuse_under_way(folder, expansion.study.name)
     make = search_all if expansion.searches else run_all
     with (
         counted_if_interrupted(folder, expansion),
         Progress(loudness(arguments), expansion, folder, too_short=not command.trial) as progress,
     ):
         outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
-    answer = _results(expansion, folder, outcome)
+    answer = results_of(expansion, folder, outcome)
     kept = sorted({record.status.code for record in answer.records} & REPEATABLE)
     if not kept:
         return answer
@@ -226,7 +231,7 @@ def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultF
         raise InputError("--extend: a study with [search] tries every batch once", next_step=again)
     if study in studies(folder):
         _collect(arguments, folder, study)
-    _refuse_under_way(folder, study)
+    refuse_under_way(folder, study)
     refuse_other_seed(folder, expansion)
     if missing := sum(not folder.has(spec) for spec in expansion.runs):
         return _complete_first(arguments, expansion, folder, command, missing)
@@ -291,7 +296,7 @@ def _at_site(
         if sent.made is None and not sent.full:
             break
     records = [folder.read(folder.run_path(spec)) for spec in _specs(expansion) if folder.has(spec)]
-    answer = _results(expansion, folder, Outcome(tuple(records[done:]), done))
+    answer = results_of(expansion, folder, Outcome(tuple(records[done:]), done))
     missing = sum(not folder.has(spec) for spec in expansion.runs)
     if not missing:
         return answer
@@ -327,7 +332,7 @@ def _plan_sending(
     return StudyAnswer(0, sent_object(made, dry_run=True), campaign_lines(made, sent=False))
 
 
-def _refuse_under_way(folder: ResultFolder, study: str) -> None:
+def refuse_under_way(folder: ResultFolder, study: str) -> None:
     """Refuse to run here what waits in a queue."""
     out = under_way(folder, study)
     if out:
@@ -341,7 +346,8 @@ def _specs(expansion: Expansion) -> list[Any]:
     return [*expansion.runs, *(spec for group in expansion.searches for spec in group.runs)]
 
 
-def _results(expansion: Expansion, folder: ResultFolder, outcome: Outcome) -> StudyAnswer:
+def results_of(expansion: Expansion, folder: ResultFolder, outcome: Outcome) -> StudyAnswer:
+    """Return what a study has, after some of its runs were made."""
     records = [folder.read(folder.run_path(spec)) for spec in expansion.runs if folder.has(spec)]
     records += tried(folder, expansion.searches)
     order = {cell.name: number for number, cell in enumerate(expansion.cells)}

@@ -3,14 +3,18 @@
 import argparse
 import shlex
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steelyard import plugins
+from steelyard.analysis.hours import TimedPart
 from steelyard.analysis.probe import StudyForecast, forecast, short_runs
 from steelyard.audit import documents
-from steelyard.cli.study import Command, carry_out, path_inside
+from steelyard.cli.study import Command, StudyAnswer, carry_out, clear, path_inside, refuse_under_way, results_of
+from steelyard.cli.suite_hours import InTime, run_in_time
 from steelyard.cli.verb import exit_code
 from steelyard.errors import InputError, Problem, printable, refusal
 from steelyard.extras import line_for_modules
@@ -29,18 +33,20 @@ from steelyard.inputs.suite import (
     find_suite,
     left_out,
     plan_part,
+    running,
     study_name,
     why_left_out,
 )
 from steelyard.inputs.suites import suite_names
 from steelyard.launch.allocation import devices_here, launcher_here
-from steelyard.launch.local_study import run_all
+from steelyard.launch.local_study import Outcome, run_all
 from steelyard.launch.plan import campaigns
 from steelyard.report.page import Page, Table
 from steelyard.report.render.csv_table import table_object
 from steelyard.report.render.files import default_name, require_place, write
 from steelyard.report.suite.against import NAME as AGAINST
 from steelyard.report.suite.answers import KIND
+from steelyard.report.suite.beside import SuiteResults
 from steelyard.report.suite.page import measured_sizes, suite_page
 from steelyard.report.suite.reached import NAME as REACHED
 from steelyard.results.store import ResultFolder
@@ -113,6 +119,8 @@ def _probe(arguments: argparse.Namespace, expansion: Expansion) -> StudyForecast
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the parts of a suite one after the other, or submit them; exit code 1 when a run did not complete."""
+    begun_s = time.monotonic()
+    _refuse_beside_hours(arguments)
     suite_folder = find_suite(arguments.suite)
     selected = _select(arguments, suite_folder)
     parts = _planned(arguments, suite_folder, selected)
@@ -126,24 +134,97 @@ def run(arguments: argparse.Namespace) -> int:
         for _, command, expansion in parts:
             carry_out(argparse.Namespace(**{**vars(arguments), "wait": False}), expansion, command)
         arguments.again = None
-    code, shown, measured = 0, {}, False
-    for number, (part, command, expansion) in enumerate(parts, start=1):
-        _announce(arguments, f"{part.name} ({number}/{len(parts)}): {part.title}")
-        answer = carry_out(arguments, expansion, command)
+    if arguments.hours is None or arguments.dry_run:
+        return _print_parts(arguments, selected, _one_by_one(arguments, parts))
+    in_time = _run_in_time(arguments, suite_folder, selected, parts, begun_s)
+    return _print_parts(arguments, selected, _made_in_time(arguments, parts, in_time), in_time)
+
+
+def _print_parts(
+    arguments: argparse.Namespace,
+    selected: _Selected,
+    answers: Iterator[tuple[Part, Expansion, StudyAnswer]],
+    in_time: InTime | None = None,
+) -> int:
+    """Print what each part did, then what was left out of a limited time; return the exit code."""
+    shown, code, measured = {}, exit_code(in_time.short if in_time is not None else ()), False
+    for part, expansion, answer in answers:
         shown[part.name] = answer.shown
         if not arguments.json:
-            lines = answer.lines
-            if answer.cells:
-                lines = [*part_lines(expansion, answer.cells, arguments.size), answer.note]
-            print("\n".join([*filter(None, lines), ""]), flush=True)
+            _print_part(arguments, expansion, answer)
         code = exit_code(answer.records) or answer.code or code
         measured |= any("completed" in cell.statuses for cell in answer.cells)
+    found = in_time.left_out if in_time is not None else ()
     if arguments.json:
-        left = left_out_object(selected.left_out, selected.choice)
+        left = left_out_object([*selected.left_out, *found], selected.choice)
         print_json({"shape": "suite-run/1", "parts": shown, "left_out": left})
-    elif measured:
+        return code
+    if in_time is not None:
+        rest = [f"The rest: {_again(arguments)}"] if any(entry.why == "hours" for entry in found) else []
+        told = [in_time.measured, *left_out_lines(found, selected.choice), *rest]
+        print("\n".join([*(line for text in told for line in wrapped(text)), ""]))
+    if measured:
         print(next_line(shlex.join(["steelyard", "suite", "report", arguments.suite, "--size", arguments.size])))
     return code
+
+
+def _print_part(arguments: argparse.Namespace, expansion: Expansion, answer: StudyAnswer) -> None:
+    lines = answer.lines
+    if answer.cells:
+        lines = [*part_lines(expansion, answer.cells, arguments.size), answer.note]
+    print("\n".join([*filter(None, lines), ""]), flush=True)
+
+
+def _one_by_one(
+    arguments: argparse.Namespace, parts: Sequence[tuple[Part, Command, Expansion]]
+) -> Iterator[tuple[Part, Expansion, StudyAnswer]]:
+    """Run or submit one part after the other, and yield what it did."""
+    for number, (part, command, expansion) in enumerate(parts, start=1):
+        _announce(arguments, f"{part.name} ({number}/{len(parts)}): {part.title}")
+        yield part, expansion, carry_out(arguments, expansion, command)
+
+
+# -- in a limited time
+
+
+def _refuse_beside_hours(arguments: argparse.Namespace) -> None:
+    """Refuse what has no end that is known here: a queue, or jobs that a finding asks for."""
+    named = [word for word in ("site", "wait", "extend") if getattr(arguments, word)]
+    if arguments.hours is not None and named:
+        what = f"--hours is for runs on this machine, and not together with --{named[0]}"
+        raise InputError(what, next_step=f"{_again(arguments)} --hours {arguments.hours:g}")
+
+
+def _run_in_time(
+    arguments: argparse.Namespace,
+    suite_folder: SuiteFolder,
+    selected: _Selected,
+    parts: Sequence[tuple[Part, Command, Expansion]],
+    begun_s: float,
+) -> InTime:
+    """Run what fits into --hours, and say what does not."""
+    folder, suite, timed = ResultFolder(arguments.results), suite_folder.suite, []
+    printed = SuiteResults(folder, suite_folder, arguments.size)
+    for part, command, expansion in parts:
+        refuse_under_way(folder, expansion.study.name)
+        clear(arguments, expansion, folder, command)
+        clear(arguments, short_runs(expansion), folder, command)
+        planned = running(suite, part, selected.choice)
+        figures = tuple(printed.count_figures(planned)) if suite.document else None
+        timed.append(TimedPart(part.name, expansion, tuple(planned), figures))
+    return run_in_time(arguments, timed, selected.choice, begun_s, _again(arguments))
+
+
+def _made_in_time(
+    arguments: argparse.Namespace, parts: Sequence[tuple[Part, Command, Expansion]], in_time: InTime
+) -> Iterator[tuple[Part, Expansion, StudyAnswer]]:
+    """Yield what there is of each part; nothing of a part without a run."""
+    folder = ResultFolder(arguments.results)
+    for part, _, expansion in parts:
+        there, made = folder.run_ids(expansion.study.name), in_time.made[part.name]
+        if there:
+            _announce(arguments, f"{part.name}: {part.title}")
+            yield part, expansion, results_of(expansion, folder, Outcome(tuple(made), len(there) - len(made)))
 
 
 def _announce(arguments: argparse.Namespace, heading: str) -> None:
@@ -164,11 +245,13 @@ def _planned(
             raise InputError(lacking, next_step=f"steelyard suite run {arguments.suite} --size tiny")
         say(lacking)
     if _lacks_input(arguments) and (formats := _formats(suite_folder, selected)):
-        again = shlex.join(["steelyard", "suite", "run", *_words(arguments, None)])
+        again = _again(arguments)
         what = f"{suite_folder.suite.name} reads data sets ({', '.join(formats)}), and none is named"
         raise InputError(what, next_step=f"{again} --data DIR, or {again} --synthetic")
     for line in left_out_lines(selected.left_out, selected.choice):
         say(line)
+    if arguments.hours is not None and arguments.dry_run:
+        say("What fits into --hours is known after short runs; this is all that there is to choose from.")
     if not selected.parts:
         raise InputError("nothing can run with these options", next_step=f"steelyard suite show {arguments.suite}")
     parts = []
@@ -280,13 +363,19 @@ def _words(arguments: argparse.Namespace, part: Part | None) -> list[str]:
     return [*words, "--data", path_inside(str(arguments.data)) or "DIR"] if arguments.data else words
 
 
+def _again(arguments: argparse.Namespace) -> str:
+    """Return the command that runs the same parts."""
+    return shlex.join(["steelyard", "suite", "run", *_words(arguments, None)])
+
+
 # -- devices and data
 
 
 def _select(arguments: argparse.Namespace, suite_folder: SuiteFolder) -> _Selected:
     """Return what runs on the devices that there are and with the data that the user gives."""
     suite, parts = suite_folder.suite, _parts(arguments, suite_folder)
-    chosen = Choice(arguments.size, arguments.devices, _devices(arguments, suite_folder))
+    hours = getattr(arguments, "hours", None)
+    chosen = Choice(arguments.size, arguments.devices, _devices(arguments, suite_folder), hours=hours)
     planned = [entry for part in parts for entry in plan_part(suite, part, chosen)]
     used = sorted({entry.reads for entry in planned if entry.reads and why_left_out(entry, chosen) != "devices"})
     if arguments.data is not None:
@@ -335,8 +424,7 @@ def _formats(suite_folder: SuiteFolder, selected: _Selected) -> list[str]:
 
 def _running(suite_folder: SuiteFolder, selected: _Selected) -> list[Planned]:
     """Return the configurations that run."""
-    planned = [entry for part in selected.parts for entry in plan_part(suite_folder.suite, part, selected.choice)]
-    return [entry for entry in planned if why_left_out(entry, selected.choice) is None]
+    return [entry for part in selected.parts for entry in running(suite_folder.suite, part, selected.choice)]
 
 
 def _data_folders(arguments: argparse.Namespace, formats: list[str]) -> dict[str, Path]:

@@ -42,9 +42,10 @@ Size = Literal["full", "small", "tiny"]
 """full: as large as in the document; small: the same models and settings, for about an hour on one accelerator; tiny:
 reduced models on generated data, for minutes on two CPU cores. Figures of different sizes are never compared."""
 SIZES: tuple[Size, ...] = get_args(Size)
-Reason = Literal["devices", "data", "evaluation", "numbers"]
+Reason = Literal["devices", "data", "evaluation", "numbers", "hours", "failed"]
 """Why configurations do not run. devices: they need more than there are; data: their data set is not in the user's
-folder; evaluation: synthetic data has no accuracy; numbers: the part cannot have the numbers of devices asked for."""
+folder; evaluation: synthetic data has no accuracy; numbers: the part cannot have the numbers of devices asked for;
+hours: they do not fit into the time that the user gives; failed: in such a time, one of their runs did not complete."""
 REMOVES: tuple[Reason, ...] = ("numbers", "devices", "data", "evaluation")
 """The order in which reasons are looked at."""
 
@@ -366,6 +367,8 @@ class Choice:
     """Whether configurations whose data set is not among these folders run on synthetic data."""
     weights: Mapping[str, Path] = field(default_factory=dict)
     """Files with pre-trained weights by name."""
+    hours: float | None = None
+    """How long all of it may take; None: any time."""
 
 
 @dataclass(frozen=True)
@@ -377,6 +380,8 @@ class NotRun:
     planned: tuple[Planned, ...] = ()
     whole: bool = True
     """Whether nothing of the part runs."""
+    among: tuple[Planned, ...] = ()
+    """All configurations of the part: what is different between them names each."""
 
 
 # -- which suite is meant
@@ -543,6 +548,11 @@ def why_left_out(planned: Planned, choice: Choice) -> Reason | None:
     return "evaluation" if "quality" in planned.run else None
 
 
+def running(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
+    """Return the configurations of a part that run."""
+    return [planned for planned in plan_part(suite, part, choice) if why_left_out(planned, choice) is None]
+
+
 def left_out(suite: Suite, part: Part, choice: Choice) -> list[NotRun]:
     """Return what does not run of a part, by reason; empty: everything runs."""
     plan = plan_part(suite, part, choice)
@@ -555,7 +565,8 @@ def left_out(suite: Suite, part: Part, choice: Choice) -> list[NotRun]:
     whole = sum(map(len, by_reason.values())) == len(plan)
     # Fewer devices alone may leave something: then it is the data that is missing.
     last = max(by_reason, key=REMOVES.index, default="")
-    return [NotRun(part.name, why, tuple(planned), whole and why == last) for why, planned in by_reason.items()]
+    among = tuple(plan)
+    return [NotRun(part.name, why, tuple(some), whole and why == last, among) for why, some in by_reason.items()]
 
 
 def counterpart(suite: Suite, planned: Planned, size: Size, plan: Sequence[Planned]) -> Planned | None:
@@ -616,8 +627,7 @@ def expand_part(folder: SuiteFolder, part: Part, choice: Choice, *, arguments: t
     changes = _changes(suite, part, choice.size)
     repeats = [part.repeats or suite.repeats, *(change.repeats for change in changes if change.repeats is not None)]
     study = Study(name=study_name(suite, part, choice.size), seed=suite.seed, repeats=repeats[-1])
-    plan = plan_part(suite, part, choice)
-    listed = [(planned.settings, planned.run) for planned in plan if why_left_out(planned, choice) is None]
+    listed = [(planned.settings, planned.run) for planned in running(suite, part, choice)]
     if not listed:
         raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
     return expand_listed(study, listed, folder.path, arguments=arguments)

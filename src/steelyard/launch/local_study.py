@@ -57,22 +57,29 @@ class Outcome:
 
 
 def run_all(
-    folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher, *, keeps_refused: bool = True
+    folder: ResultFolder,
+    expansion: Expansion,
+    launcher: Launcher,
+    watcher: Watcher,
+    *,
+    keeps_refused: bool = True,
+    wanted: Callable[[RunSpec], bool] = lambda _: True,
 ) -> Outcome:
     """Make every run of the study that the folder does not have, in the order of the study.
 
     `keeps_refused`: a run that the worker refuses before its first step is a result, as of one of several
-    configurations; else an InputError.
+    configurations; else an InputError. `wanted`: whether a run is made; asked for all at first, and again before each.
     """
     made: list[RunRecord] = []
-    total = len(expansion.runs)
+    runs = [spec for spec in expansion.runs if wanted(spec)]
+    total = len(runs)
     try:
         folder.prepare()
         refuse_other_seed(folder, expansion)
         write_study_plan(folder, expansion)
-        for number, spec in enumerate(expansion.runs):
+        for number, spec in enumerate(runs):
             # Checked each time: another process may be running the same study.
-            if folder.has(spec):
+            if folder.has(spec) or not wanted(spec):
                 continue
             watcher.begin(spec, number, total)
             made.append(make_run(folder, spec, launcher, watcher.tick, keeps_refused=keeps_refused))

@@ -14,7 +14,7 @@ from steelyard.inputs.study import label, written
 from steelyard.inputs.suite import applies, data_formats, plan_part, recipe_names
 from steelyard.numbers import short
 from steelyard.rules.table.units import unit_of
-from steelyard.terminal.drawing import rounded
+from steelyard.terminal.drawing import duration, rounded
 from steelyard.terminal.findings import command_line, merged, next_line, tally
 from steelyard.terminal.tables import generation_lines, not_measured_as
 from steelyard.terminal.text import capital, count_statuses, many, spec_notes, table, with_interval, wrapped
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 INDENT = "  "
 COLUMNS = 100
 """Of the table of parts, whose titles are long."""
+FOUND = ("hours", "failed")
+"""Reasons that are found out by running."""
+NAMED = 6
+"""The most configurations of a part that a line names."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +145,9 @@ def _weights_lines(shown: SuiteShown) -> list[str]:
 
 
 def left_out_lines(entries: Sequence[NotRun], choice: Choice) -> list[str]:
-    """Name what does not run, in one line per reason."""
+    """Name what does not run, in one line per reason; what was found out by running, in one line per part."""
     lines = []
-    for entry in left_out_object(entries, choice):
+    for entry in left_out_object([entry for entry in entries if entry.why not in FOUND], choice):
         text = f"left out, because {entry['reason']}"
         if entry["configurations"]:
             text += f": {many(entry['configurations'], 'configuration')}"
@@ -152,7 +156,27 @@ def left_out_lines(entries: Sequence[NotRun], choice: Choice) -> list[str]:
         if entry["parts"]:
             text += f"; nothing is left of {', '.join(entry['parts'])}"
         lines.append(text)
-    return lines
+    found = [entry for entry in entries if entry.why in FOUND]
+    return lines + [
+        f"left out, because {_reason(one.why, one.planned, choice)}: {name_configurations(one)}" for one in found
+    ]
+
+
+def name_configurations(entry: NotRun) -> str:
+    """Name configurations of a part in one line."""
+    if entry.whole:
+        return f"all of {entry.part} ({many(len(entry.planned), 'configuration')})"
+    names = _names(entry)
+    if len(names) > NAMED + 1:
+        names[NAMED:] = [f"{len(names) - NAMED} more (--json names them)"]
+    return f"{entry.part}: {'; '.join(names)}"
+
+
+def _names(entry: NotRun) -> list[str]:
+    """Return the names of configurations, by what is different between those of their part."""
+    labels = _labels([planned.settings for planned in entry.among])
+    by_planned = dict(zip(map(id, entry.among), labels, strict=True))
+    return [by_planned[id(planned)] for planned in entry.planned]
 
 
 def left_out_object(entries: Sequence[NotRun], choice: Choice) -> list[LeftOutData]:
@@ -167,6 +191,7 @@ def left_out_object(entries: Sequence[NotRun], choice: Choice) -> list[LeftOutDa
                 "configurations": len(planned),
                 "devices": sorted({each.get("devices") for each in planned}) if why == "devices" else [],
                 "parts": [entry.part for entry in same if entry.whole],
+                "named": {entry.part: _names(entry) for entry in same},
             }
         )
     return made
@@ -180,6 +205,10 @@ def _reason(why: Reason, planned: Sequence[Planned], choice: Choice) -> str:
         return f"--data has no {formats}"
     if why == "evaluation":
         return f"an evaluation needs a data set ({formats}, with --data DIR)"
+    if why == "hours":
+        return f"{duration(3600 * (choice.hours or 0))} is too short"
+    if why == "failed":
+        return "a run did not complete"
     return "the numbers of --devices allow no configuration"
 
 

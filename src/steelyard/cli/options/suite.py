@@ -13,10 +13,12 @@ $ steelyard suite report nrp --size tiny -o nrp.html
 import argparse
 from pathlib import Path
 
-from steelyard.cli.arguments import add_action, add_common, counts
+from steelyard.cli.arguments import add_action, add_common, counts, number, within
 from steelyard.cli.options.report import FORMATS
 from steelyard.cli.options.study import SIZES, add_running
 from steelyard.cli.parser import Parser
+
+MOST_HOURS = 10_000
 
 
 def device_counts(text: str) -> tuple[int, ...]:
@@ -43,6 +45,7 @@ def configure(parser: Parser) -> None:
         "run",
         "run a suite, or what is missing of it",
         "suite run nrp --size tiny",
+        "suite run nrp --synthetic --hours 1",
         "suite run aces --data ~/data --site mysite.toml --wait",
     )
     report = add_action(
@@ -94,6 +97,12 @@ def configure(parser: Parser) -> None:
     )
     show.add_argument(
         "--probe", action="store_true", help="run a few steps of each configuration to predict the device-hours"
+    )
+    run.add_argument(
+        "--hours",
+        type=within(number, gt=0, le=MOST_HOURS),
+        metavar="H",
+        help="run what fits into this many hours from now, most printed figures first, and name what does not",
     )
     add_running(run)
     report.add_argument(

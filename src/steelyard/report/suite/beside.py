@@ -25,7 +25,7 @@ from steelyard.report.suite.tiny import RUNS
 from steelyard.rules.table.settings import SETTINGS, about_training, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from steelyard.analysis.compare import Comparison
     from steelyard.analysis.ratios import Ratio
@@ -205,21 +205,31 @@ class SuiteResults:
 
     def beside(self, table: PrintedTable) -> list[Beside]:
         """Return the printed figures of a table that are runs of its part, in the order of print."""
-        if self.document is None:
-            return []
+        return [self._put(table, *printed) for printed in self._printed(table)]
+
+    def count_figures(self, plan: Sequence[Planned]) -> list[int]:
+        """Return how many printed figures each configuration of a part stands for, in the order of its plan."""
+        counts = dict.fromkeys(map(id, plan), 0)
+        for table in self.suite.table:
+            for _, _, planned, _ in self._printed(table) if table.part in {entry.part.name for entry in plan} else ():
+                there = counterpart(self.suite, planned, self.size, plan)
+                if there is not None:
+                    counts[id(there)] += 1
+        return list(counts.values())
+
+    def _printed(self, table: PrintedTable) -> Iterator[tuple[Row, str, Planned, str]]:
+        """Yield row and metric of each printed figure, its configuration of the size full, and our figure's name."""
         part = self.suite_folder.part(table.part)
         plan = plan_part(self.suite, part, Choice())
         names = table.tables or (table.name,)
-        made = []
-        for row in self.document.rows:
+        for row in self.document.rows if self.document is not None else ():
             if row.table not in names:
                 continue
             for metric in table.figures:
                 wanted = _wanted(table, row, metric) if metric in row.figures else None
                 planned = next((entry for entry in plan if entry.has(wanted[0])), None) if wanted else None
                 if wanted is not None and planned is not None:
-                    made.append(self._put(table, row, metric, planned, wanted[1]))
-        return made
+                    yield row, metric, planned, wanted[1]
 
     def _put(self, table: PrintedTable, row: Row, metric: str, planned: Planned, figure: str) -> Beside:
         there = counterpart(self.suite, planned, self.size, self.plan(planned.part))

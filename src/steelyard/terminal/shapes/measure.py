@@ -435,6 +435,8 @@ class LeftOutData(TypedDict):
     """The numbers of devices that there are not."""
     parts: list[str]
     """Parts of which nothing runs."""
+    named: dict[str, list[str]]
+    """The settings of each configuration, by part."""
 
 
 class SuiteShowData(TypedDict):
