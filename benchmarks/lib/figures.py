@@ -132,7 +132,6 @@ UNMEASURED = (
     "query",
     "query_safe",
     "slurm_sites",
-    "suite_hours",
 )
 """Figures whose full form is not in docs/figures.json yet."""
 

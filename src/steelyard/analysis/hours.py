@@ -174,7 +174,7 @@ def _candidates(part: TimedPart) -> Iterator[_Candidate]:
 class TimedSuite:
     """The parts of a suite, and the time in which their runs have to end.
 
-    What is chosen is looked at again before each run, when more is known of how long runs take. No run starts that
+    What is chosen is looked at again before each run, when more is known about how long runs take. No run starts that
     would end too late, as far as is known. Configurations without a printed figure come after all others.
     """
 
