@@ -21,19 +21,15 @@ from __future__ import annotations
 import random
 import tempfile
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from figure import Figure, arguments, at_least, at_most, finish
-from gallery_suites import as_measured, data_of
+from gallery_suites import JOBS, make_machine
 from printed_machines import NOT_SIMULATED
-from simjob import run_spec
 from steelyard.analysis.ratios import ratios
 from steelyard.analysis.rows import row_of
-from steelyard.contracts.sim import Power, Sensor, SimTruth
-from steelyard.contracts.spec import Budget
-from steelyard.inputs.suite import Choice, expand_part, find_suite, plan_part
+from steelyard.inputs.suite import find_suite
 from steelyard.report.suite.beside import SuiteResults
 from steelyard.report.suite.figures import OurRun, our_figure
 from steelyard.report.suite.inside import relations
@@ -45,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Quantity, RunRecord
-    from steelyard.contracts.spec import RunSpec
     from steelyard.inputs.suite import SuiteFolder
     from steelyard.report.suite.beside import Beside
     from steelyard.report.suite.inside import Relation
@@ -53,11 +48,9 @@ if TYPE_CHECKING:
 
 SUITES = ("nrp", "aces", "olivia", "caraml")
 MACHINES = (1, 4, 8)
-JOBS = 3
 BETWEEN_JOBS = 0.01
 DRAWS, QUICK_DRAWS = 400, 40
 OPEN_DRAWS, UNLIKE_PAIRS = 200, 60
-BUDGET = Budget(min_steps=30, max_steps=30, min_seconds=0.0, max_seconds=1e9, max_extension=1.0)
 # Ours alone, or given by the batch of a device and the number of devices.
 DERIVED = ("preset", "global_batch")
 # Settings that a document can print, and that change what is computed or how fast.
@@ -92,36 +85,10 @@ class Machine:
 
 def measure(found: SuiteFolder, folder: ResultFolder, devices: int, *, data: bool) -> Machine:
     """Run a suite on a simulated machine."""
-    counts = tuple(number for number in (1, 2, 4, 8) if number <= devices)
-    for part in found.suite.part:
-        choice = Choice("small", counts)
-        # What evaluates needs files; its speed is that of the others.
-        plan = [one for one in plan_part(found.suite, part, choice) if "quality" not in one.run]
-        if not plan or len(plan) < len(plan_part(found.suite, part, choice)):
-            continue
-        for planned, cell in zip(plan, expand_part(found, part, choice).cells, strict=True):
-            if cell.spec.devices > devices:
-                continue
-            facts = data_of(planned) if data else None
-            for job in range(JOBS):
-                spec = replace(
-                    cell.spec, run_id=f"{cell.spec.configuration}-r{job}", repeat=job, device="sim",
-                    sim=truth_of(cell.spec), budget=BUDGET, crosscheck_steps=0,
-                )  # fmt: skip
-                run_spec(folder, spec, partial(as_measured, data=facts))
+    make_machine(folder, found, devices, data=data)
     machine = Machine(found, folder, devices)
     machine.read()
     return machine
-
-
-def truth_of(spec: RunSpec) -> SimTruth:
-    """Return the speed and power of a configuration: larger batches and more devices pay, and no two are alike."""
-    chance = random.Random(spec.configuration)
-    samples = spec.batch * spec.accumulation
-    step_s = (0.003 + 0.001 * samples) * chance.uniform(0.5, 2.0) * (1 + 0.02 * spec.devices)
-    watts = chance.uniform(300, 600)
-    power = Power(idle_w=watts, compute_w=watts, compile_w=watts)
-    return SimTruth(step_time_s=step_s, power=power, sensors=(Sensor(kind="gauge", resolution=1e-9, gain=0.0),))
 
 
 # -- coverage

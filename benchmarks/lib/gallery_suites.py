@@ -1,8 +1,9 @@
-"""Suites on simulated machines, for pictures of their reports: faster ones than the document has, with noise."""
+"""Suites on simulated machines: one faster than the document's, with noise, for pictures; others of some devices."""
 
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from printed_machines import batches, joined, printed_rows, simulated
 from simjob import run_spec
 from steelyard.contracts.observe import DataFacts, ModelFacts, Settings
 from steelyard.contracts.sim import Collective, Link, Noise, Power, Sensor, SimTruth
+from steelyard.contracts.spec import Budget
 from steelyard.inputs.catalogue import load as catalogue
 from steelyard.inputs.suite import Choice, counterpart, expand_part, plan_part
 from steelyard.report.suite.beside import SuiteResults
@@ -29,6 +31,7 @@ SIZE: Size = "small"
 FASTER = 1.3
 JOBS = 3
 NOISE = Noise(kind="normal", cv=0.02, between_jobs_cv=0.01)
+BUDGET = Budget(min_steps=30, max_steps=30, min_seconds=0.0, max_seconds=1e9, max_extension=1.0)
 NODE = SimTruth(
     noise=NOISE, power=Power(idle_w=70.0, compute_w=640.0), sensors=(Sensor(kind="gauge"),),
     collective=Collective(message_bytes=496_000_000, links=(Link(latency_s=2e-5, bytes_per_s=1e11),)),
@@ -66,12 +69,14 @@ def make_beside(folder: ResultFolder, found: SuiteFolder) -> None:
         make_jobs(folder, replace(run, sim=truth, budget=spec.budget), data_of(there))
 
 
-def make_alone(folder: ResultFolder, found: SuiteFolder, device: str = DEVICE, devices: tuple[int, ...] = ()) -> None:
-    """Make the runs of a suite without a document on a node with devices of this name. Nothing is generated."""
+def make_alone(folder: ResultFolder, found: SuiteFolder, devices: int = 8, device: str = DEVICE) -> None:
+    """Make the runs of a suite without a document on a node with so many devices of this name; none that generate."""
     for part in found.suite.part:
-        for cell in expand_part(found, part, Choice(SIZE, devices)).cells:
+        if part.least_devices > devices:
+            continue
+        for cell in expand_part(found, part, Choice(SIZE, counts(devices))).cells:
             spec, facts = cell.spec, look_up(device)
-            if spec.mode == "generate":
+            if spec.mode == "generate" or spec.devices > devices:
                 continue
             model = facts_of(spec)
             if spec.mode == "train":
@@ -106,6 +111,37 @@ def facts_of(spec: RunSpec) -> ModelFacts:
     moved = 1e6 * float(spec.model["size_mb"])
     ring = 2 * (spec.devices - 1) / spec.devices if spec.workload == "all-reduce" else None
     return ModelFacts(parameters=0, flops_per_sample=None, bytes_per_sample=moved, bus_factor=ring, method=counted)
+
+
+def make_machine(folder: ResultFolder, found: SuiteFolder, devices: int, *, data: bool = True) -> None:
+    """Make the runs of every configuration that fits on a machine of its own speed, with the data sets or without."""
+    for part in found.suite.part:
+        choice = Choice(SIZE, counts(devices))
+        # What evaluates needs files; its speed is that of the others.
+        plan = [one for one in plan_part(found.suite, part, choice) if "quality" not in one.run]
+        if not plan or len(plan) < len(plan_part(found.suite, part, choice)):
+            continue
+        for planned, cell in zip(plan, expand_part(found, part, choice).cells, strict=True):
+            if cell.spec.devices <= devices:
+                spec = replace(
+                    cell.spec, device="sim", sim=truth_of(cell.spec), budget=BUDGET, crosscheck_steps=0
+                )  # fmt: skip
+                make_jobs(folder, spec, data_of(planned) if data else None)
+
+
+def counts(devices: int) -> tuple[int, ...]:
+    """Return the usual numbers of devices on a machine with so many."""
+    return tuple(number for number in (1, 2, 4, 8) if number <= devices)
+
+
+def truth_of(spec: RunSpec) -> SimTruth:
+    """Return the speed and power of a configuration: larger batches and more devices pay, and no two are alike."""
+    chance = random.Random(spec.configuration)
+    samples = spec.batch * spec.accumulation
+    step_s = (0.003 + 0.001 * samples) * chance.uniform(0.5, 2.0) * (1 + 0.02 * spec.devices)
+    watts = chance.uniform(300, 600)
+    power = Power(idle_w=watts, compute_w=watts, compile_w=watts)
+    return SimTruth(step_time_s=step_s, power=power, sensors=(Sensor(kind="gauge", resolution=1e-9, gain=0.0),))
 
 
 def spec_of(found: SuiteFolder, planned: Planned) -> RunSpec:

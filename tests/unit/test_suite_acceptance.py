@@ -30,7 +30,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def node(home: Path, device: str) -> Path:
-    make_alone(ResultFolder(home), find_suite("site-acceptance"), device, (1, 2))
+    make_alone(ResultFolder(home), find_suite("site-acceptance"), 2, device)
     return home
 
 

@@ -13,15 +13,19 @@ import pytest
 
 from gallery_suites import as_measured, data_of, spec_of
 from simjob import run_spec
+from steelyard.analysis.compare import compare
 from steelyard.contracts.sim import SimTruth
 from steelyard.contracts.spec import Budget
 from steelyard.inputs.suite import Choice, expand_part, find_suite, plan_part
 from steelyard.report.page import Prose, Table
+from steelyard.report.render.html import html
 from steelyard.report.suite.beside import SuiteResults
 from steelyard.report.suite.chart import together
+from steelyard.report.suite.conditions import warned
 from steelyard.report.suite.inside import GENERATED, relations
 from steelyard.report.suite.page import suite_page
 from steelyard.results.store import ResultFolder
+from steelyard.rules.table.row import Amount, Row
 
 if TYPE_CHECKING:
     from steelyard.inputs.suite import Planned, SuiteFolder
@@ -107,6 +111,71 @@ def test_a_setting_that_the_document_does_not_state_is_a_condition(tmp_path: Pat
         assert {"precision" in str(row[-1].value) for row in table.rows} == {True}
     assert [row[0].text for row in same.rows] == ["same work", "same work"]
     assert [row[0].text for row in inside.rows] == ["inside"]
+
+
+def test_a_condition_of_every_answer_is_said_once(tmp_path: Path) -> None:
+    found = small_suite(tmp_path / "suite", without="precision")
+    answered(found, ResultFolder(tmp_path / "results"))
+    page = suite_page(ResultFolder(tmp_path / "results"), found, "small")
+    (once,) = (section.blocks[0] for section in page.sections if section.name == "conditions")
+    assert isinstance(once, Prose)
+    assert "precision" in once.paragraphs[0]
+    explained = table_of(page, "table-0-conditions")
+    assert explained.folded
+    assert not [row for row in explained.rows if "precision" in row[1].text]
+    letters = {row[0].text for row in explained.rows}
+    assert {*table_of(page, "table-0-inside").rows[0][-1].text.split(", ")} <= letters | {"-"}
+
+
+def test_the_ratio_is_beside_the_printed_figure(tmp_path: Path) -> None:
+    found = small_suite(tmp_path / "suite")
+    entries, _ = answered(found, ResultFolder(tmp_path / "results"))
+    page = suite_page(ResultFolder(tmp_path / "results"), found, "small")
+    printed, listed = (table_of(page, name) for name in ("table-0-0", "table-0-same-work"))
+    assert [column.name for column in printed.columns][-2:] == ["same work", "conditions"]
+    assert [row[-2].value for row in printed.rows] == [entry.same_work.value for entry in entries if entry.same_work]
+    assert [row[-1].value for row in printed.rows] == [row[-1].value for row in listed.rows]
+    assert (printed.folded, listed.folded) == (False, True)
+    text = html(page, charts=False)
+    assert ">kind</th>" not in text
+    assert listed.columns[0].name == "kind"
+    assert {row[0].text for row in listed.rows} == {"same work"}
+
+
+@pytest.mark.parametrize(
+    ("second", "names"),
+    [
+        ({"batch": "32"}, ["32 (1 of 2 as printed)", "32 (2 of 2 as printed)"]),
+        ({"batch": "32", "system": "node B"}, ["32 (node A)", "32 (node B)"]),
+    ],
+    ids=["nothing", "machine"],
+)
+def test_rows_of_one_name_have_a_line_each(tmp_path: Path, second: dict[str, str], names: list[str]) -> None:
+    found = small_suite(tmp_path / "suite", second)
+    entries, _ = answered(found, ResultFolder(tmp_path / "results"))
+    printed = table_of(suite_page(ResultFolder(tmp_path / "results"), found, "small"), "table-0-0")
+    assert [row[0].text for row in printed.rows] == names
+    assert [row[1].value for row in printed.rows] == [entry.printed.value for entry in entries]
+
+
+@pytest.mark.parametrize(("metric", "codes"), [("throughput", []), ("energy", ["SY410"])])
+def test_a_doubtful_energy_is_a_condition_only_of_energies(metric: str, codes: list[str]) -> None:
+    figures = {"throughput": Amount(9, 9, 9, "images/s"), "energy": Amount(7, 7, 7, "J")}
+    alike = {"model": "a", "batch": 8, "energy_scope": "GPU only"}
+    rows = [
+        Row(f"node {name}", {**alike, "system": name, **doubt}, figures)
+        for name, doubt in (("A", {}), ("B", {"energy_doubts": "a gap"}))
+    ]
+    made = compare(rows[:1], rows[1:], metric=metric).comparisons[0]
+    assert "SY410" in [finding.code for finding in made.findings]
+    assert [one.text.partition(":")[0] for one in warned(made)] == codes
+
+
+def test_the_count_of_lengths_links_to_them(tmp_path: Path) -> None:
+    folder = ResultFolder(tmp_path)
+    text = html(suite_page(folder, nrp_measured(folder, "classification", "resnet50"), "small"), charts=False)
+    assert '<a href="#table-0-if">2</a>' in text
+    assert text.count('id="table-0-if"') == 1
 
 
 def table_of(page: Page, name: str) -> Table:

@@ -126,7 +126,7 @@ def test_a_figure_that_is_only_a_plot_has_a_table_and_a_chart_of_ours(tmp_path: 
         run_spec(folder, run)
     page = suite_page(folder, found, "small")
     section = next(section for section in page.sections if section.title.startswith("Figure 1"))
-    table, chart = section.blocks
+    chart, table = section.blocks
     assert isinstance(table, Table)
     assert [[cell.text for cell in row[:3]] for row in table.rows] == [
         ["fp16", "1", "2,560"],

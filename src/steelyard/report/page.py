@@ -29,6 +29,8 @@ class Column:
     align: Align = "right"
     filtered: bool = False
     """A choice of the reader on the HTML page: a setting that varied, or the reliability."""
+    aside: bool = False
+    """Left out on the HTML page, which says it elsewhere; exports have it in every row."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     """Footnotes: base, intervals, what is left out."""
+    folded: bool = False
+    """Collapsed below its title on the HTML page: for few readers."""
 
     @property
     def sortable(self) -> bool:
@@ -123,6 +127,8 @@ class KeyFigure:
     detail: str = ""
     """Its interval, or why it has none."""
     unreliable: bool = False
+    at: str = ""
+    """Name of the section or table with more, to link to."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +202,8 @@ class Page:
     downloads: dict[str, bytes] = field(default_factory=dict)
     """Raw data by file name, embedded in the HTML file."""
     first: FirstScreen | None = None
+    compact: bool = False
+    """For many sections: closer together, and charts beside tables where there is room."""
 
     @property
     def all_sections(self) -> tuple[Section, ...]:

@@ -162,7 +162,9 @@ def _spec(
     signs += [Sign("out of memory", INK, DIAGONAL)] if values else []
     nothing = any(field.shown is None and "out_of_memory" not in field.cell.statuses for field in fields)
     signs += [Sign("no result, or not reliable", QUIET, area="#ffffff")] if nothing else []
-    return spec([*layers, *key(signs, max(wide, 360))], wide, high, beside)
+    # With few columns, the key is wider than the map.
+    longest = max((round(text_width(sign.text)) + 30 for sign in signs), default=0)
+    return spec([*layers, *key(signs, max(wide, 360))], wide, high, beside + max(0, longest - wide))
 
 
 def _squares(fields: Sequence[_Field], axes: Axes, settings: tuple[str, str]) -> Layer:

@@ -79,7 +79,9 @@ def html(page: Page, *, charts: bool = True) -> str:
         f"<script>{scripts[0]}</script>",
     ]
     head = _head(page, style, scripts)
-    return "\n".join(["<!DOCTYPE html>", '<html lang="en">', head, f"<body{runtime}>", *body, "</body></html>", ""])
+    compact = ' class="compact"' * page.compact
+    body = [f"<body{compact}{runtime}>", *body, "</body>"]
+    return "\n".join(["<!DOCTYPE html>", '<html lang="en">', head, *body, "</html>", ""])
 
 
 def _head(page: Page, style: str, scripts: list[str]) -> str:
@@ -107,9 +109,10 @@ def _first(screen: FirstScreen, book: Book, pictures: bool) -> str:
         # Names are longer than numbers.
         unit = f' <span class="unit">{text(one.unit)}</span>' if one.unit else ""
         doubt = " doubt" if one.unreliable else ""
+        value = f'<a href="#{text(one.at)}">{text(one.value)}</a>' if one.at else text(one.value)
         figures += (
             f'<div class="figure{doubt}"><dt>{text(one.label)}</dt>'
-            f'<dd><span class="value{" words" if len(one.value) > LARGE else ""}">{text(one.value)}</span>'
+            f'<dd><span class="value{" words" if len(one.value) > LARGE else ""}">{value}</span>'
             f'{unit}<span class="detail">{text(one.detail)}</span></dd></div>'
         )
     badge = (
@@ -148,9 +151,10 @@ def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
     head += f'<p class="answer">{text(section.answer)}</p>' if section.answer else ""
     findings = findings_block(section.findings, anchor, book)
     blocks = ""
-    for together, group in groupby(section.blocks, lambda block: isinstance(block, Chart | Drawing)):
-        made = [_block(block, book, pictures) for block in group]
-        blocks += f'<div class="pictures">{"".join(made)}</div>' if together and len(made) > 1 else "".join(made)
+    for together, group in groupby(section.blocks, _together):
+        made = [_block(block, book, pictures, (section.title, anchor)) for block in group]
+        alone = not together or (together == "pictures" and len(made) < 2)
+        blocks += "".join(made) if alone else f'<div class="{together}">{"".join(made)}</div>'
     beside = " with" if findings and blocks else ""
     inside = (
         f'<div class="inside{beside}">{findings}<div class="blocks">{blocks}</div></div>' if findings or blocks else ""
@@ -161,9 +165,17 @@ def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
     return f'<section class="part" aria-labelledby="{anchor}">{title}{head}{inside}</section>'
 
 
-def _block(block: Block, book: Book, pictures: bool) -> str:
+def _together(block: Block) -> str:
+    """Return what blocks have in common that stand beside each other."""
+    if isinstance(block, Chart | Drawing):
+        return "pictures"
+    return "folds" if isinstance(block, Table) and block.folded else ""
+
+
+def _block(block: Block, book: Book, pictures: bool, heading: tuple[str, str] = ("", "")) -> str:
+    """Write a block; `heading`: title and anchor of its section."""
     if isinstance(block, Table):
-        return table_block(block, book)
+        return table_block(block, book, heading=heading)
     if isinstance(block, Prose):
         made = [f"<p>{text(paragraph)}</p>" for paragraph in block.paragraphs if one_line(paragraph)]
         if block.facts:

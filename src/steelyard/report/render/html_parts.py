@@ -7,7 +7,7 @@ import gzip
 import math
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from html import escape
 from typing import TYPE_CHECKING
@@ -136,9 +136,13 @@ class Book:
 # -- tables
 
 
-def table_block(table: Table, book: Book, *, folded: str = "") -> str:
-    """Return a table with its title; `folded`: collapsed under this title, because a chart shows the same."""
+def table_block(table: Table, book: Book, *, folded: str = "", heading: tuple[str, str] = ("", "")) -> str:
+    """Return a table with its title; `folded`: collapsed under this title, because a chart shows the same.
+
+    `heading` is title and anchor of the section: a table of the same title does not repeat it.
+    """
     anchor = book.anchor(table.name)
+    folded = folded or (table.title if table.folded else "")
     csv = book.save_button("Save as CSV", f"{table.name}.csv", "text/csv", csv_table(table).encode())
     notes = note_list(table.notes)
     if folded:
@@ -148,6 +152,9 @@ def table_block(table: Table, book: Book, *, folded: str = "") -> str:
             f'<div class="block">{grid}{notes}<p>{csv}</p></div></details>'
         )
     copies = _copy_buttons(table, book) if table.sortable else ""
+    if table.title == heading[0]:
+        grid = table_grid(table, book, f'aria-labelledby="{heading[1]}"')
+        return f'<div class="block" id="{anchor}">{grid}<div class="head">{notes}{csv}{copies}</div></div>'
     grid = table_grid(table, book, f'aria-labelledby="{anchor}"')
     head = f'<div class="head"><h3 id="{anchor}">{text(table.title)}</h3>{csv}{copies}</div>'
     return f'<div class="block">{head}{grid}{notes}</div>'
@@ -177,6 +184,7 @@ def note_list(notes: Iterable[str]) -> str:
 
 def table_grid(table: Table, book: Book, label: str) -> str:
     """Return the table in a box that scrolls and can be reached by keyboard."""
+    table = _without_asides(table)
     kinds = []
     for place, column in enumerate(table.columns):
         wordy = any(len(row[place].text) > WORDS for row in table.rows)
@@ -216,6 +224,12 @@ def table_grid(table: Table, book: Book, label: str) -> str:
     box = f'<div class="scroll{long}{" all" if main else ""}" role="group" tabindex="0" {label}>'
     boxes = "".join(_about(code, book) for row in table.rows for cell in row for code in cell.codes) if coded else ""
     return f"{box}<table{main}{dense} {label}><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>{boxes}"
+
+
+def _without_asides(table: Table) -> Table:
+    shown = [place for place, column in enumerate(table.columns) if not column.aside]
+    rows = tuple(tuple(row[place] for place in shown) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[place] for place in shown), rows=rows)
 
 
 def _class(kind: str) -> str:

@@ -44,7 +44,7 @@ LINE_PT, GAPS_PT = 472.0, 12.0
 # Mean width of a letter or digit in Latin Modern, for the smaller sizes of a ten point document.
 SIZES = (("\\small", 4.9), ("\\footnotesize", 4.4), ("\\scriptsize", 3.9))
 LONGEST_WORD, LONGEST_FIGURE = 22, 36
-MAX_BOXED, MAX_HEADING = 400, 80
+MAX_BOXED, MAX_HEADING = 1000, 80
 """Maximum length of captions, labels and entries, and of column headings. CSV and HTML have the full text."""
 
 _NEGATIVE = re.compile(r"(?<![^\s\[(])-(?=\d)")

@@ -13,10 +13,10 @@ from steelyard.analysis.compare import compare
 from steelyard.errors import InputError
 from steelyard.inputs.suite import differences
 from steelyard.report.page import Cell, Column, Section, Table
-from steelyard.report.suite.answers import CONDITIONS, KIND, Letters
+from steelyard.report.suite.answers import CONDITIONS, KIND
 from steelyard.report.suite.beside import COMPARED, SuiteResults
 from steelyard.report.suite.cells import OTHER_NETWORK, interval_cell, word
-from steelyard.report.suite.conditions import warned
+from steelyard.report.suite.conditions import Condition, Letters, warned
 from steelyard.report.suite.figures import our_figure
 from steelyard.report.suite.inside import GENERATED
 from steelyard.terminal.findings import rule_name
@@ -87,7 +87,7 @@ class _Answer:
     where: str
     """The settings of our two configurations."""
     ratio: Ratio | None
-    conditions: tuple[str, ...]
+    conditions: tuple[Condition, ...]
     reason: str = ""
 
 
@@ -110,7 +110,9 @@ def against_section(here: SuiteResults, there: SuiteResults) -> Section:
         f"{len(answered)} of {many(len(suite.ratio), 'stated ratio')} of two machines beside those of these two. "
         "Nothing is concluded from how near they are."
     )
-    return Section("two-machines", "Ratios of two machines", "", text, (_table(made, without, here, there),))
+    letters = Letters(())
+    blocks = (_table(made, without, here, there, letters), letters.table(f"{NAME}-conditions"))
+    return Section("two-machines", "Ratios of two machines", "", text, tuple(filter(None, blocks)))
 
 
 def _answers(printed: PrintedRatio, here: SuiteResults, there: SuiteResults) -> list[_Answer]:
@@ -195,20 +197,21 @@ def _reason(made: Comparison) -> str:
     return "no interval, as one of the machines has too few jobs or drifted"
 
 
-def _conditions(asked: _Asked, here: _Side, there: _Side, made: Comparison) -> Iterator[str]:
+def _conditions(asked: _Asked, here: _Side, there: _Side, made: Comparison) -> Iterator[Condition]:
     """Yield what must hold, and what is different from the document on both machines."""
-    yield from (f"if {text}" for text in asked.printed.unclear)
+    yield from (Condition(f"if {text}") for text in asked.printed.unclear)
     stated = asked.printed.at.get("devices")
     if stated is not None and here.planned.get("devices") != stated:
-        yield f"{many(here.planned.get('devices'), 'device')} on each machine here, {stated} in the document"
+        devices = many(here.planned.get("devices"), "device")
+        yield Condition(f"{devices} on each machine here, {stated} in the document")
     known = differences(here.results.suite, here.planned)
     if any(one.other_work for one in known):
-        yield f"{OTHER_NETWORK} here"
-    yield from (one.text for one in known)
+        yield Condition(f"{OTHER_NETWORK} here")
+    yield from (Condition(one.text) for one in known)
     if here.planned.data is not None:
         generated = [all(record.data is None for record in side.cell.records) for side in (here, there)]
         if all(generated):
-            yield GENERATED
+            yield Condition(GENERATED)
     yield from warned(made)
 
 
@@ -236,9 +239,10 @@ def _setting(key: str, value: Any) -> str:
     return str(value) if key == "workload" else f"{word(key)} {value}"
 
 
-def _table(made: Sequence[_Answer], without: Sequence[_Answer], here: SuiteResults, there: SuiteResults) -> Table:
-    """Return the ratios; below them their conditions, and why some stated ratios have none beside them."""
-    letters = Letters()
+def _table(
+    made: Sequence[_Answer], without: Sequence[_Answer], here: SuiteResults, there: SuiteResults, letters: Letters
+) -> Table:
+    """Return the ratios; below them why some stated ratios have none beside them."""
     words = {id(printed): f'"{printed.words}" ({printed.place})' for printed in here.suite.ratio}
     numbers = {text: str(place) for place, text in enumerate(dict.fromkeys(words.values()), 1)}
     columns = (
@@ -271,7 +275,6 @@ def _table(made: Sequence[_Answer], without: Sequence[_Answer], here: SuiteResul
     told = {words[id(answer.asked.printed)] for answer in made}
     notes = [f"here / there: {_devices(here)} / {_devices(there)} (--against). [ ] = 95 % CI over jobs."]
     notes += [f"({place}) {text}" for text, place in numbers.items() if text in told]
-    notes += letters.notes()
     by_reason: dict[str, list[str]] = {}
     for answer in without:
         what = f"{answer.asked.machines}, {_figure(answer.asked.printed)}"

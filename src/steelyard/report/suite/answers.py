@@ -24,7 +24,7 @@ from steelyard.report.suite.cells import (
     what,
     word,
 )
-from steelyard.report.suite.conditions import conditions_of, listed
+from steelyard.report.suite.conditions import Condition, conditions_of, listed
 from steelyard.report.suite.inside import WITH_DEVICES
 from steelyard.rules.table.settings import FOLLOWS
 from steelyard.terminal.findings import rule_name
@@ -32,27 +32,32 @@ from steelyard.terminal.ratios import bounded
 from steelyard.terminal.text import many, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from steelyard.analysis.ratios import Ratio
     from steelyard.inputs.suite import PrintedTable
     from steelyard.report.suite.beside import Beside
+    from steelyard.report.suite.conditions import Letters
     from steelyard.report.suite.inside import Relation
 
 SAME_WORK, INSIDE, IF = "same work", "inside", "if"
+SENTENCES = 3
+"""Tables that the first sentence names."""
 COARSE = 0.02
 """Width of the bounds of a printed ratio that readers should see."""
 SPEEDS = ("throughput", "later_epochs_throughput", "train_time")
 """Figures of ours that the first sentence may be about; those of a first epoch include compilation."""
 MACHINE_KEYS = ("accelerator", "system", "devices")
-KIND, CONDITIONS = Column("kind", align="left"), Column("conditions", align="left")
+KIND = Column("kind", align="left", aside=True)
+"""On the page the title of a table says it."""
+CONDITIONS = Column("conditions", align="left")
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to the printed figures of a table, or of all tables."""
+    """The answers to the printed figures of a table."""
 
-    table: PrintedTable | None
+    table: PrintedTable
     entries: tuple[Beside, ...]
     """Every printed figure that has a configuration."""
     relations: tuple[Relation, ...]
@@ -85,6 +90,12 @@ class Answers:
         reasons = [_reason(entry)[0] for entry in self.silent]
         return max(dict.fromkeys(reasons), key=reasons.count, default="")
 
+    def short_name(self, others: Sequence[Answers]) -> str:
+        """Return how the title of the table begins, if no other begins so."""
+        names = [found.table.title.partition(":")[0] for found in others]
+        own = self.table.title
+        return own.partition(":")[0] if names.count(own.partition(":")[0]) == 1 else own
+
     def counted(self) -> str:
         """Return how many figures have which kind of answer, and why the others have none."""
         why = f", most often {self.most_often}" if self.most_often else ""
@@ -96,20 +107,37 @@ class Answers:
         )
         return ", ".join(f"{len(entries)} {what}" for what, entries in kinds if entries)
 
-    def told(self) -> str:
-        """Return the answer in a sentence: the ratios to each machine, else that there are none."""
+    @property
+    def first(self) -> list[Beside]:
+        """The ratios that the first sentence may be about, of one figure."""
         # The speed, if there is one: a ratio of energies must not be taken for it.
         speeds = [entry for entry in self.same_work if entry.figure in SPEEDS] or self.same_work
-        ratios = [entry for entry in speeds if entry.metric == speeds[0].metric]
-        if not ratios:
-            seen = "; what one setting changes there is beside what it changes here" if self.relations else ""
-            if self.even:
-                return f"the document does not say how long it trained, so that no time has a ratio{seen}"
-            return f"no printed figure has a ratio with one of ours{seen}"
-        return (
-            f"where the work is the same, {word(ratios[0].metric)} here is {', '.join(spans_of(ratios))}, "
-            "under the conditions named below"
-        )
+        return [entry for entry in speeds if entry.metric == speeds[0].metric]
+
+
+def told(answers: Sequence[Answers]) -> str:
+    """Return the answer in a sentence: the ratios of each of the first tables to each machine, else why there are none.
+
+    Ratios of several tables are of different work, so that none is pooled with another.
+    """
+    with_ratios = [found for found in answers if found.first]
+    if not with_ratios:
+        related = any(found.relations for found in answers)
+        seen = "; what one setting changes there is beside what it changes here" if related else ""
+        if any(found.even for found in answers):
+            return f"the document does not say how long it trained, so that no time has a ratio{seen}"
+        return f"no printed figure has a ratio with one of ours{seen}"
+    shown = with_ratios if len(with_ratios) <= SENTENCES + 1 else with_ratios[:SENTENCES]
+    parts, metric = [], ""
+    for found in shown:
+        of = word(found.first[0].metric)
+        spans = ", ".join(spans_of(found.first))
+        parts.append(spans if of == metric else f"{of} here is {spans}")
+        parts[-1] += f" ({found.short_name(answers)})" if len(with_ratios) > 1 else ""
+        metric = of
+    more = len(with_ratios) - len(shown)
+    parts += [f"and in {many(more, 'more table')}"] if more else []
+    return f"where the work is the same, {'; '.join(parts)}, under the conditions named below"
 
 
 def spans_of(entries: Sequence[Beside]) -> list[str]:
@@ -128,18 +156,44 @@ def span_of(entries: Sequence[Beside]) -> str:
     return " to ".join(dict.fromkeys(number(end, 3) for end in (min(values), max(values)))) if values else ""
 
 
-def answer_blocks(found: Answers, name: str) -> list[Table | Prose]:
-    """Return a table for each kind of answer that there is; then their conditions, and why figures have no answer."""
-    letters = Letters()
+def answer_blocks(found: Answers, name: str, letters: Letters) -> list[Table | Prose]:
+    """Return the tables of answers, the letters of their conditions in words, and each reason against an answer once.
+
+    The ratios stand beside the printed figures too, so that their list is folded.
+    """
     made: list[Table | Prose] = []
-    if found.same_work:
-        made.append(_same_work_table(found.same_work, f"{name}-same-work", letters))
     if found.relations:
         made.append(_inside_table(found.relations, f"{name}-inside", letters))
     if found.even:
         made.append(_if_table(found.even, f"{name}-if", letters))
-    notes = (*letters.notes(), *_silence(found.silent))
-    return [*made, Prose(paragraphs=notes)] if notes else made
+    if silence := _silence(found.silent):
+        made.append(Prose(paragraphs=(*silence,)))
+    if found.same_work:
+        made.append(_same_work_table(found.same_work, f"{name}-same-work", letters))
+    explained = letters.table(f"{name}-conditions")
+    return [*made, explained] if explained is not None else made
+
+
+def conditions_of_every(every: Sequence[Answers]) -> tuple[str, ...]:
+    """Return the unstated settings that every answer has among its conditions."""
+    conditions = [[*conditions_beside(entry)] for one in every for entry in (*one.same_work, *one.even)]
+    conditions += [[*_relation_conditions([one])] for found in every for one in found.relations]
+    keys = [[key for condition in one for key in condition.keys] for one in conditions]
+    return tuple(key for key in (keys[0] if len(keys) > 1 else ()) if all(key in one for one in keys))
+
+
+def _said_once(columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]], notes: Sequence[str]) -> Table:
+    """Return a table that says in a note what all of its rows have; the kind is in its title."""
+    shown, alike = [], []
+    for place, column in enumerate(columns):
+        texts = {row[place].text for row in rows}
+        # The first column after the kind names the row.
+        once = place > 1 and column.align == "left" and len(texts) == 1 and (len(rows) > 1 or column is CONDITIONS)
+        shown.append(replace(column, aside=once or column is KIND))
+        if once and column is not KIND and (text := texts.pop()) != "-":
+            alike.append(f"{column.name}: {text}{f' {column.unit}' if column.unit else ''}")
+    told = [f"In {'all rows' if len(rows) > 1 else 'this row'}: {'; '.join(alike)}."] if alike else []
+    return Table("", "", tuple(shown), tuple(rows), (" ".join([*notes, *told]),))
 
 
 def _silence(silent: Sequence[Beside]) -> list[str]:
@@ -168,25 +222,6 @@ def _reason(entry: Beside) -> tuple[str, str]:
     return "", ""
 
 
-class Letters:
-    """Conditions as letters in the rows of a table, explained below it."""
-
-    def __init__(self) -> None:
-        self._letters: dict[str, str] = {}
-
-    def cell(self, texts: Iterable[str]) -> Cell:
-        """Return the letters of some conditions; the texts themselves are for machines."""
-        texts = list(texts)
-        for text in texts:
-            place = len(self._letters)
-            self._letters.setdefault(text, chr(ord("a") + place) if place < 26 else str(place + 1))
-        return Cell(", ".join(sorted(self._letters[text] for text in texts)) or "-", "; ".join(texts) or None)
-
-    def notes(self) -> list[str]:
-        """Return what each letter means."""
-        return [f"({letter}) {text}" for text, letter in self._letters.items()]
-
-
 # -- same work
 
 
@@ -201,28 +236,32 @@ def _same_work_table(entries: Sequence[Beside], name: str, letters: Letters) -> 
             _figure_cell(entry),
             printed_cell(entry),
             replace(our_cell(entry), runs=()),
-            _ratio_cell(entry.same_work),
-            letters.cell(_conditions(entry)),
+            ratio_cell(entry.same_work),
+            letters.cell(conditions_beside(entry)),
         )
         for entry in entries
     )
-    return Table(name, "Same work: our figure over the printed one", columns, rows, ("Base: the printed figure.",))
+    made = _said_once(columns, rows, ["Base: the printed figure."])
+    title = f"Same work: list of {many(len(rows), 'ratio')}"
+    return replace(made, name=name, title=title, folded=True)
 
 
 def _figure_cell(entry: Beside) -> Cell:
     return Cell(f"{word(entry.metric)}, {entry.printed.unit}", entry.metric)
 
 
-def _ratio_cell(ratio: Ratio | None) -> Cell:
-    assert ratio is not None
+def ratio_cell(ratio: Ratio | None, figures: int = 4) -> Cell:
+    """Return a ratio of our figure to the printed one."""
+    if ratio is None:
+        return Cell("-")
     if ratio.bound is not None:
         return Cell(bounded(ratio.bound), ratio.bound)
-    return interval_cell(ratio.value, ratio.low, ratio.high, 4)
+    return interval_cell(ratio.value, ratio.low, ratio.high, figures)
 
 
-def _conditions(entry: Beside) -> Iterator[str]:
+def conditions_beside(entry: Beside) -> Iterator[Condition]:
     """Yield what is different here, and what must hold because the document does not say it."""
-    yield from (one.text for one in entry.differences)
+    yield from (Condition(one.text) for one in entry.differences)
     if entry.comparison is not None:
         yield from conditions_of(entry.comparison, without="epochs" if entry.even is not None else "")
 
@@ -231,38 +270,32 @@ def _conditions(entry: Beside) -> Iterator[str]:
 
 
 def _inside_table(relations: Sequence[Relation], name: str, letters: Letters) -> Table:
-    """Return what one setting changes: a row for each pair of ours, with the machines of the document beside it."""
-    pairs = list(dict.fromkeys((one.entry.metric, _machine(one)) for one in relations))
-    metrics = list(dict.fromkeys(metric for metric, _ in pairs))
+    """Return what one setting changes: a row for each figure of a pair of ours, beside the machines of the document."""
+    machines = list(dict.fromkeys(map(_machine, relations)))
     rows: dict[tuple[str, ...], list[Relation]] = {}
     for one in relations:
-        rows.setdefault(pair_key(one), []).append(one)
-    # Where all rows differ in nothing else, there is nothing to name.
-    with_kept = any(kept != "-" for _, kept, *_ in rows)
-    columns = [KIND, Column("what changes", align="left")]
-    columns += [Column("the same in both", align="left")] if with_kept else []
-    for metric in metrics:
-        columns += [Column(f"{word(metric)}, {machine}") for of, machine in pairs if of == metric]
-        columns.append(Column(f"{word(metric)}, here"))
+        rows.setdefault((one.entry.metric, *pair_key(one)), []).append(one)
+    left = ("what changes", "figure", "the same in both")
+    columns = (KIND, *(Column(text, align="left") for text in left), *map(Column, machines), Column("here"), CONDITIONS)
     lines = []
-    for (changes, kept, *_), group in rows.items():
-        line = [Cell(INSIDE), Cell(changes), *([Cell(kept)] if with_kept else [])]
-        for metric in metrics:
-            line += _inside_cells([one for one in group if one.entry.metric == metric], metric, pairs)
-        lines.append((*line, letters.cell(_relation_conditions(group))))
-    meaning = "The figure with the second value over that with the first, on one machine."
-    notes = (f"{meaning} [ ] = 95 % CI over jobs; at a printed ratio its bounds, where its digits are few.",)
-    title = "Inside: what one setting changes, as printed and here"
-    return Table(name, title, (*columns, CONDITIONS), tuple(lines), notes)
-
-
-def _inside_cells(group: Sequence[Relation], metric: str, pairs: Sequence[tuple[str, str]]) -> Iterator[Cell]:
-    """Yield the printed ratios of a figure, and ours."""
-    printed = {_machine(one): one for one in group}
-    for of, machine in pairs:
-        if of == metric:
-            yield _printed_ratio(printed[machine]) if machine in printed else Cell("-")
-    yield interval_cell(group[0].ours.value, group[0].ours.low, group[0].ours.high) if group else Cell("-")
+    metrics = list(dict.fromkeys(metric for metric, *_ in rows))
+    for (metric, changes, kept, devices, *_), group in sorted(rows.items(), key=lambda row: metrics.index(row[0][0])):
+        printed = {_machine(one): _printed_ratio(one) for one in group}
+        ours = group[0].ours
+        lines.append(
+            (
+                Cell(INSIDE),
+                Cell(changes),
+                Cell(word(metric), metric),
+                Cell(", ".join(text for text in (devices, kept) if text != "-") or "-"),
+                *(printed.get(machine, Cell("-")) for machine in machines),
+                interval_cell(ours.value, ours.low, ours.high),
+                letters.cell(_relation_conditions(group)),
+            )
+        )
+    meaning = "The figure with the second value over that with the first."
+    notes = [f"{meaning} [ ] = 95 % CI over jobs; at a printed ratio: bounds, where its digits are few."]
+    return replace(_said_once(columns, lines, notes), name=name, title="Inside: what one setting changes")
 
 
 def _printed_ratio(one: Relation) -> Cell:
@@ -291,27 +324,33 @@ def machine_of(entry: Beside, *, without: str = "") -> str:
 
 
 def pair_key(one: Relation) -> tuple[str, ...]:
-    """Return what differs, what is the same, and our two configurations: the machines of the document share a row."""
+    """Return what differs, what is the same, on how many devices, and our two configurations.
+
+    The machines of the document share a row.
+    """
     table = one.entry.table
     free = {one.factor, *MACHINE_KEYS, *FOLLOWS.get(one.factor, ())}
     free |= {"batch", "global_batch"} if one.factor in ("batch", "global_batch") else set()
     free |= {*WITH_DEVICES} if one.factor == "devices" else set()
     keys = [key for key in (*table.rows, table.split, *table.columns) if key not in free]
     ours = [entry.cell.name for entry in (one.base, one.entry) if entry.cell is not None]
-    return change_of(one), named(one.entry.published, keys) or "-", *ours
+    row = one.entry.published
+    devices = "-" if one.factor == "devices" or row.get("devices") is None else named(row, ["devices"])
+    return change_of(one), named(row, keys) or "-", devices, *ours
 
 
 def _machine(one: Relation) -> str:
-    return machine_of(one.entry, without=one.factor)
+    return machine_of(one.entry, without="devices")
 
 
-def _relation_conditions(group: Sequence[Relation]) -> Iterator[str]:
+def _relation_conditions(group: Sequence[Relation]) -> Iterator[Condition]:
     """Yield what is different here, and what must hold because the document does not say it."""
     rows = [entry for one in group for entry in (one.base, one.entry)]
-    yield from dict.fromkeys(mark for one in group for mark in one.marks)
-    yield from dict.fromkeys(known.text for entry in rows for known in entry.differences)
-    if keys := list(dict.fromkeys(key for one in group for key in one.conditions)):
-        yield f"if both printed rows had the same, which the document does not say: {listed(keys)}"
+    yield from (Condition(mark) for one in group for mark in one.marks)
+    yield from (warning for one in group for warning in one.warnings)
+    yield from (Condition(known.text) for entry in rows for known in entry.differences)
+    if keys := tuple(dict.fromkeys(key for one in group for key in one.conditions)):
+        yield Condition("if both printed rows had the same, which the document does not say", keys)
 
 
 # -- if
@@ -337,7 +376,7 @@ def _if_table(entries: Sequence[Beside], name: str, letters: Letters) -> Table:
     for (printed, metric), by_machine in rows.items():
         some = next(iter(by_machine.values()))
         usual = some.even.usual if some.even is not None else ()
-        conditions = dict.fromkeys(text for entry in by_machine.values() for text in _conditions(entry))
+        conditions = [one for entry in by_machine.values() for one in conditions_beside(entry)]
         lines.append(
             (
                 Cell(IF),
@@ -352,7 +391,8 @@ def _if_table(entries: Sequence[Beside], name: str, letters: Letters) -> Table:
         "The document does not say how long it trained. If it trained for more epochs than these, its machine is "
         "faster than this one; if for fewer, slower. This is no ratio: nobody can tell which it was."
     )
-    return Table(name, "If: the length of training at which both are as fast", columns, tuple(lines), (meaning,))
+    title = "If: the length of training at which both are as fast"
+    return replace(_said_once(columns, lines, [meaning]), name=name, title=title)
 
 
 def _even_cell(entry: Beside | None) -> Cell:

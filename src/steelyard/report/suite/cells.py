@@ -16,6 +16,7 @@ from steelyard.terminal.text import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from steelyard.inputs.suite import PrintedTable
     from steelyard.report.suite.beside import Beside
     from steelyard.rules.table.row import Amount, Row
 
@@ -45,6 +46,19 @@ def named(row: Row, keys: Sequence[str]) -> str:
     for key in set(told) & NUMBERED:
         told[key] = f"{NAMES[key] if key.startswith('loader.') else word(key)} {told[key]}"
     return ", ".join(told.values())
+
+
+def told_apart(row: Row, named_alike: Sequence[Row], table: PrintedTable) -> str:
+    """Return what a printed row has different from others of its name: settings, else its place in the order."""
+    if len(named_alike) < 2:
+        return ""
+    settings = dict.fromkeys(key for one in named_alike for key in one.settings)
+    keys = [
+        key
+        for key in settings
+        if key not in table.columns and len({printed_setting(one, key) for one in named_alike}) > 1
+    ]
+    return named(row, keys) if keys else f"{named_alike.index(row) + 1} of {len(named_alike)} as printed"
 
 
 def what(entry: Beside) -> str:

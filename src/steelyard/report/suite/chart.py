@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from steelyard.report.charts.published import PublishedCurves, Spot, curve_chart
 from steelyard.report.charts.style import COLOURS
 from steelyard.report.suite.answers import machine_of
-from steelyard.report.suite.cells import HERE, factor_of, printed_setting, word
+from steelyard.report.suite.cells import HERE, factor_of, named, printed_setting, word
 from steelyard.report.suite.conditions import listed
 from steelyard.terminal.text import number
 
@@ -24,7 +24,7 @@ ALONG = ("batch", "global_batch", "devices", "loader.workers")
 """Settings that a chart may have along its horizontal axis; the first that varies most."""
 WIDE = 20
 """Beyond this ratio of the largest to the smallest value, the small ones need a logarithmic axis."""
-NOTE = "Hollow marks: printed, without an interval. Crosses: rows that the audit doubts."
+NOTE = "Hollow marks: printed. Crosses: rows that the audit doubts."
 
 
 def together(entries: Sequence[Beside], name: str) -> Chart | None:
@@ -37,18 +37,19 @@ def together(entries: Sequence[Beside], name: str) -> Chart | None:
         return None
     series: defaultdict[str, list[Spot]] = defaultdict(list)
     for entry in figure:
-        x, more = entry.published.number(along), _apart(entry, figure, along)
+        x, apart = entry.published.number(along), _apart(figure, along)
         if x is None:
             continue
-        printed = Spot(x, entry.printed.value / factor_of(entry.printed.unit), entry.doubted)
-        series[", ".join([machine_of(entry, without=along), *more])].append(printed)
+        factor = factor_of(entry.printed.unit)
+        printed = Spot(x, entry.printed.value / factor, entry.doubted)
+        theirs = [machine_of(entry, without=along), named(entry.published, [key for key in apart if key != "devices"])]
+        series[", ".join(filter(None, theirs))].append(printed)
         if entry.ours is not None:
-            ours = _ours(x, entry.ours, factor_of(entry.printed.unit))
-            if ours not in series[", ".join([HERE, *more])]:
-                series[", ".join([HERE, *more])].append(ours)
-    what = word(figure[0].metric)
-    title = f"{what.capitalize()} over the {listed([along])}: printed, and here"
-    return _curves(series, name, along, what, figure[0].printed.unit, title, (NOTE,))
+            ours = _ours(x, entry.ours, factor)
+            name_here = ", ".join(filter(None, (HERE, named(entry.published, apart))))
+            if ours not in series[name_here]:
+                series[name_here].append(ours)
+    return _curves(series, name, along, word(figure[0].metric), figure[0].printed.unit, (NOTE,))
 
 
 def alone(amounts: Sequence[tuple[Planned, Amount]], table: PrintedTable, along: str, name: str) -> Chart | None:
@@ -60,8 +61,7 @@ def alone(amounts: Sequence[tuple[Planned, Amount]], table: PrintedTable, along:
         series[text or HERE].append(_ours(planned.get(along), amount, factor_of(amount.unit)))
     if len({spot.x for spots in series.values() for spot in spots}) < 2:
         return None
-    what = word(table.figures[0])
-    return _curves(series, name, along, what, amounts[0][1].unit, f"{what.capitalize()} over the {listed([along])}", ())
+    return _curves(series, name, along, word(table.figures[0]), amounts[0][1].unit, ())
 
 
 def _ours(x: float, amount: Amount, factor: float) -> Spot:
@@ -71,14 +71,14 @@ def _ours(x: float, amount: Amount, factor: float) -> Spot:
 
 
 def _curves(
-    series: dict[str, list[Spot]], name: str, along: str, what: str, unit: str, title: str, notes: tuple[str, ...]
+    series: dict[str, list[Spot]], name: str, along: str, what: str, unit: str, notes: tuple[str, ...]
 ) -> Chart | None:
     if len(series) > len(COLOURS):
         return None
     values = [spot.y for spots in series.values() for spot in spots]
     curves = PublishedCurves(
         name=name,
-        title=title,
+        title=f"{what.capitalize()} over the {listed([along])}",
         alt=_words(series, what, unit),
         notes=notes,
         along=listed([along]),
@@ -90,15 +90,11 @@ def _curves(
     return curve_chart(curves)
 
 
-def _apart(entry: Beside, entries: Sequence[Beside], along: str) -> list[str]:
+def _apart(entries: Sequence[Beside], along: str) -> list[str]:
     """Return the settings that tell the series of one machine apart."""
-    table, free = entry.table, ("", along, "accelerator", "parallel")
+    table, free = entries[0].table, ("", along, "accelerator", "parallel")
     keys = [key for key in (*table.rows, table.split, *table.columns) if key not in free]
-    return [
-        printed_setting(entry.published, key)
-        for key in keys
-        if len({printed_setting(one.published, key) for one in entries}) > 1
-    ]
+    return [key for key in keys if len({printed_setting(one.published, key) for one in entries}) > 1]
 
 
 def _words(series: dict[str, list[Spot]], what: str, unit: str) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.compare import Comparison
     from steelyard.analysis.ratios import Ratio
     from steelyard.report.suite.beside import Beside
+    from steelyard.report.suite.conditions import Condition
     from steelyard.rules.table.row import Row
 
 FACTORS = ("model", "precision", "batch", "global_batch", "loader.workers", "numa", "devices")
@@ -47,6 +48,8 @@ class Relation:
     effect of the factor only if both rows had the same."""
     marks: tuple[str, ...]
     """What is not the document's work here, and what differs beside the factor."""
+    warnings: tuple[Condition, ...]
+    """What the rules warn of, in the document and here."""
 
 
 def relations(entries: Sequence[Beside]) -> list[Relation]:
@@ -95,9 +98,10 @@ def _relate(factor: str, base: Beside, entry: Beside) -> Relation | None:
     if printed is None or ours is None or _is_other_task(there):
         return None
     marks = [*_marks(base), *_marks(entry), *_beside_model("in the document", there), *_beside_model("here", here)]
-    marks += [f"{text} (in the document)" for text in warned(there)] + [f"{text} (here)" for text in warned(here)]
+    warnings = (*warned(there, " (in the document)"), *warned(here, " (here)"))
     pair = Pair(base.published, entry.published, factor, entry.metric)
-    return Relation(factor, base, entry, printed, ours, tuple(unstated(pair, rows)), tuple(dict.fromkeys(marks)))
+    conditions = tuple(unstated(pair, rows))
+    return Relation(factor, base, entry, printed, ours, conditions, tuple(dict.fromkeys(marks)), warnings)
 
 
 def _is_other_task(made: Comparison) -> bool:

@@ -8,7 +8,7 @@ from steelyard.analysis.probe import run_s
 from steelyard.audit import documents
 from steelyard.report.page import Cell, Column, FirstScreen, KeyFigure, Prose, Section, Table
 from steelyard.report.study.first import trust_of
-from steelyard.report.suite.answers import Answers, change_of, machine_of, pair_key, spans_of
+from steelyard.report.suite.answers import Answers, change_of, machine_of, pair_key, spans_of, told
 from steelyard.report.suite.beside import COMPARED, EXPECTED
 from steelyard.report.suite.cells import factor_of, word
 from steelyard.report.suite.figures import our_figure
@@ -39,7 +39,7 @@ ABOUT_SIZES = {
 }
 
 
-SHOWN = 2
+SHOWN = 1
 """Relations of a table on the first screen."""
 HOUR_S = 3600
 
@@ -48,47 +48,50 @@ def first_screen(results: SuiteResults, answers: Sequence[Answers]) -> FirstScre
     """Return what a reader sees first."""
     cells = [cell for part in results.suite.part for cell in results.cells(part)]
     records = [record for cell in cells for record in cell.records]
-    every = Answers(
-        None,
-        tuple(entry for one in answers for entry in one.entries),
-        tuple(relation for one in answers for relation in one.relations),
-    )
-    table, kinds = None, _kinds(every)
-    if results.size in COMPARED and every.entries:
-        table = _short_table(results, answers)
+    table: Table | None = None
+    kinds: tuple[KeyFigure, ...] = ()
+    if results.size in COMPARED and any(found.entries for found in answers):
+        table, kinds = _short_table(results, answers), _kinds(answers)
     elif results.size in COMPARED:
         lines = reached_lines(results)
         table, kinds = reached_table(lines), tuple(key_figures(lines))
     trust, words = trust_of(cells)
-    verdict = _verdict(results, every)
+    verdict = _verdict(results, answers)
     measured = sum(bool(results.cells(part)) for part in results.suite.part)
     if measured < len(results.suite.part):
         verdict += f" {measured} of {many(len(results.suite.part), 'part')} measured."
     if any(record.spec.device_family == "sim" for record in records):
         verdict += f" {SIMULATED}"
-    figures = (*(kinds if results.size in COMPARED else ()), _cost(records))
+    figures = (*kinds, _cost(records))
     return FirstScreen(verdict, figures, trust, words, table=table)
 
 
-def _verdict(results: SuiteResults, every: Answers) -> str:
+def _verdict(results: SuiteResults, answers: Sequence[Answers]) -> str:
+    entries = [entry for found in answers for entry in found.entries]
     if results.size not in COMPARED:
-        count = figures_run([entry.cell for entry in every.entries]) if every.entries else "These are no results"
+        count = figures_run([entry.cell for entry in entries]) if entries else "These are no results"
         return f"{count}; the size {results.size} is never compared."
-    if every.entries:
-        return sentence(every.told())
+    if entries:
+        return sentence(told(answers))
     measured = sum(len(results.cells(part)) for part in results.suite.part)
     return f"What this machine reaches, in {many(measured, 'configuration')}."
 
 
-def _kinds(every: Answers) -> tuple[KeyFigure, ...]:
+def _kinds(answers: Sequence[Answers]) -> tuple[KeyFigure, ...]:
     """Count the printed figures by their answers."""
-    ours = sum(entry.ours is not None for entry in every.entries)
-    silent = f"{len(every.silent)} without an answer" if every.silent else ""
+    entries = [entry for found in answers for entry in found.entries]
+    ours = sum(entry.ours is not None for entry in entries)
+    count = {kind: sum(len(getattr(found, kind)) for found in answers) for kind in ("same_work", "inside", "even")}
+    silent = sum(len(found.silent) for found in answers)
+    first = next((place for place, found in enumerate(answers) if found.even), None)
+    at = "" if first is None else f"table-{first}-if"
     return (
-        KeyFigure("Printed figures", f"{ours} of {len(every.entries)}", "measured here", silent),
-        KeyFigure("Same work", str(len(every.same_work)), "with a ratio"),
-        KeyFigure("Inside", str(len(every.inside)), "in relations", "what one setting changes"),
-        KeyFigure("If", str(len(every.even)), "with a length", "of training at which both are as fast"),
+        KeyFigure(
+            "Printed figures", f"{ours} of {len(entries)}", "measured", f"{silent} without an answer" if silent else ""
+        ),
+        KeyFigure("Same work", str(count["same_work"]), "with a ratio"),
+        KeyFigure("Inside", str(count["inside"]), "in relations", "what one setting changes"),
+        KeyFigure("If", str(count["even"]), "with a length", "of training at which both are as fast", at=at),
     )
 
 
@@ -181,16 +184,16 @@ def _changes(found: Answers) -> str:
     rows: dict[tuple[str, ...], list[Relation]] = {}
     for one in found.relations:
         rows.setdefault((*pair_key(one), one.entry.metric), []).append(one)
-    told = []
+    parts = []
     for (_, kept, *_), group in [*rows.items()][:SHOWN]:
         one = group[0]
         printed = ", ".join(
             f"x {number(each.printed.value, 3)} on {machine_of(each.entry, without=each.factor)}" for each in group
         )
         where = f" ({kept})" if kept != "-" else ""
-        told.append(f"{change_of(one)}{where}: {word(one.entry.metric)} x {number(one.ours.value, 3)} here, {printed}")
-    more = len(rows) - len(told)
-    return "; ".join([*told, *([f"{more} more"] if more else [])]) or "-"
+        parts.append(f"{change_of(one)}{where}: {word(one.entry.metric)} x {number(one.ours.value, 3)} here, {printed}")
+    more = len(rows) - len(parts)
+    return "; ".join([*parts, *([f"{more} more"] if more else [])]) or "-"
 
 
 def _machine_facts(records: Sequence[RunRecord]) -> list[tuple[str, str]]:

@@ -11,13 +11,22 @@ from steelyard.errors import InputError
 from steelyard.inputs.suite import SIZES, applies, data_formats, study_name
 from steelyard.report.audit.claims import claims_table
 from steelyard.report.charts.heat import heat_chart
-from steelyard.report.page import Cell, Column, Page, Section, Table, with_note
+from steelyard.report.page import Cell, Column, Page, Prose, Section, Table, with_note
 from steelyard.report.study.back import environment_section
 from steelyard.report.study.compare import factor_sections
 from steelyard.report.study.curves import batch_section, scaling_section
 from steelyard.report.study.subject import subject
 from steelyard.report.suite.against import against_section
-from steelyard.report.suite.answers import Answers, answer_blocks, span_of
+from steelyard.report.suite.answers import (
+    CONDITIONS,
+    SAME_WORK,
+    Answers,
+    answer_blocks,
+    conditions_beside,
+    conditions_of_every,
+    ratio_cell,
+    span_of,
+)
 from steelyard.report.suite.beside import COMPARED, SuiteResults
 from steelyard.report.suite.cells import (
     HERE,
@@ -29,9 +38,11 @@ from steelyard.report.suite.cells import (
     our_cell,
     printed_cell,
     printed_setting,
+    told_apart,
     word,
 )
 from steelyard.report.suite.chart import alone, together
+from steelyard.report.suite.conditions import NAMES, Letters, listed
 from steelyard.report.suite.figures import our_figure
 from steelyard.report.suite.inside import relations
 from steelyard.report.suite.overview import first_screen, overview
@@ -46,11 +57,14 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.summary import CellSummary
     from steelyard.inputs.suite import Part, Planned, PrintedTable, SettingSource, Size, SuiteFolder
+    from steelyard.report.study.subject import Subject
     from steelyard.report.suite.beside import Beside
     from steelyard.results.store import ResultFolder
     from steelyard.rules.table.row import Amount
 
 FACTORS = "factors"
+SHOWN_ROWS = 12
+"""Configurations without a printed figure that stay in sight."""
 CHARTS = {"batch": batch_section, "scaling": scaling_section}
 ALONG = {"batch": "batch", "scaling": "devices"}
 
@@ -81,16 +95,17 @@ def suite_page(
             next_step=f"steelyard suite show {suite_folder.asked} --size {size}",
         )
     answers = [_answers(results, table) for table in suite.table]
+    every = conditions_of_every(answers)
     tables = []
     for place, table in enumerate(suite.table):
-        tables.append(_table_section(results, table, answers[place], f"table-{place}"))
+        tables.append(_table_section(results, table, answers[place], f"table-{place}", Letters(every)))
         cells = results.cells(suite_folder.part(table.part))
         if table.chart == FACTORS and cells and size in COMPARED:
-            tables += factor_sections(subject(table.part, cells), f"table-{place}-factor", f" ({table.part})")
+            tables += _factor_sections(subject(table.part, cells), table, f"table-{place}-factor")
     if against is not None:
         tables.append(against_section(results, SuiteResults(against, suite_folder, size)))
     if size in COMPARED:
-        tables += _rest_sections(results, answers)
+        tables += [*_conditions_section(every), *_rest_sections(results, answers)]
     sections = [
         *tables,
         overview(results),
@@ -105,6 +120,7 @@ def suite_page(
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         made_by=f"steelyard {VERSION}",
         first=first_screen(results, answers),
+        compact=True,
     )
 
 
@@ -121,23 +137,35 @@ def _is_measured(results: SuiteResults, part: Part) -> bool:
 # -- one table
 
 
-def _table_section(results: SuiteResults, table: PrintedTable, found: Answers, name: str) -> Section:
+def _table_section(results: SuiteResults, table: PrintedTable, found: Answers, name: str, letters: Letters) -> Section:
     if found.entries:
-        made = [
-            _printed(found.entries, split, f"{name}-{place}")
+        blocks: list[Any] = [
+            _printed(found.entries, split, f"{name}-{place}", letters)
             for place, split in enumerate(_splits(table, found.entries))
         ]
-        blocks: list[Any] = [*made]
+        blocks += _chart_blocks(results, table, found, f"{name}-{table.chart}")
         if results.size in COMPARED:
-            blocks += answer_blocks(found, name)
+            blocks += answer_blocks(found, name, letters)
     else:
         plan = results.plan(results.suite_folder.part(table.part))
-        blocks = [_own_table(results, plan, [*table.rows, *table.columns], table, name)]
-    blocks += _chart_blocks(results, table, found, f"{name}-{table.chart}")
+        charts = _chart_blocks(results, table, found, f"{name}-{table.chart}")
+        own = _own_table(results, plan, [*table.rows, *table.columns], table, name)
+        if results.suite.document and (charts or len(own.rows) > SHOWN_ROWS):
+            # It answers no printed figure.
+            own = replace(own, title=f"{own.title}: {many(len(own.rows), 'configuration')}", folded=True)
+        blocks = [*charts, own]
     answer = _table_answer(results, results.suite_folder.part(table.part), found)
     of_table = [entry.cell for entry in found.entries] or [*results.cells(results.suite_folder.part(table.part))]
     folded = not any(of_table)
     return Section(name, table.title, "", answer, tuple(blocks), folded=folded)
+
+
+def _factor_sections(entry: Subject, table: PrintedTable, name: str) -> list[Section]:
+    """Return what each varied setting of a part changes."""
+    return [
+        replace(section, title=f"{table.title}: {listed([section.title[0].lower() + section.title[1:]])}", folded=True)
+        for section in factor_sections(entry, name)
+    ]
 
 
 def _chart_blocks(results: SuiteResults, table: PrintedTable, found: Answers, name: str) -> tuple[Any, ...]:
@@ -187,7 +215,7 @@ def _table_answer(results: SuiteResults, part: Part, found: Answers) -> str:
     text += f": {found.counted()}." if ours else "."
     metrics = dict.fromkeys(entry.metric for entry in found.same_work)
     spans = [f"{word(name)} {span_of([one for one in found.same_work if one.metric == name])}" for name in metrics]
-    return f"{text} Ours divided by the printed ones: {'; '.join(spans)}." if spans else text
+    return f"{text} Here / printed: {'; '.join(spans)}." if spans else text
 
 
 def _splits(table: PrintedTable, entries: Sequence[Beside]) -> list[str]:
@@ -197,30 +225,61 @@ def _splits(table: PrintedTable, entries: Sequence[Beside]) -> list[str]:
     return list(dict.fromkeys(printed_setting(entry.published, table.split) for entry in entries))
 
 
-def _printed(entries: Sequence[Beside], split: str, name: str) -> Table:
-    """Return a table as printed, and to the right of it our figures."""
+def _printed(entries: Sequence[Beside], split: str, name: str, letters: Letters) -> Table:
+    """Return a table as printed, and to the right of it our figures and their ratios to the printed ones."""
     table = entries[0].table
     inside = [entry for entry in entries if not split or printed_setting(entry.published, table.split) == split]
     columns = list(dict.fromkeys(_column(entry) for entry in inside))
-    rows = list(dict.fromkeys(_row_key(entry) for entry in inside))
-    at = {(_row_key(entry), _column(entry)): entry for entry in inside}
+    lines = _printed_lines(inside)
     ours = list(dict.fromkeys(_our_column(entry) for entry in inside if entry.there is not None))
-    beside = {(_row_key(entry), _our_column(entry)): entry for entry in inside if entry.cell is not None}
-    lines = []
-    for row in rows:
-        line = [Cell(text, text) for text in row]
-        line += [printed_cell(at.get((row, column))) for column in columns]
-        line += [our_cell(beside.get((row, column))) for column in ours]
-        lines.append(tuple(line))
-    heads = [Column(word(key), align="left") for key in table.rows]
+    ratios = list(dict.fromkeys(_column(entry)[0] for entry in inside if entry.same_work is not None))
+    rows = []
+    for names, line in lines:
+        at = {_column(entry): entry for entry in line}
+        beside = {_our_column(entry): entry for entry in line if entry.cell is not None}
+        row = [Cell(text, text) for text in names]
+        row += [printed_cell(at.get(column)) for column in columns]
+        row += [our_cell(beside.get(column)) for column in ours]
+        same_work = {_column(entry)[0]: entry.same_work for entry in line if entry.same_work is not None}
+        row += [ratio_cell(same_work.get(column), 3) for column in ratios]
+        rows.append((*row, letters.cell(one for entry in line if entry.same_work for one in conditions_beside(entry))))
+    conditions = letters.of_rows([row[-1] for row in rows])
+    heads = [Column(_head(key), align="left") for key in table.rows]
     heads += [Column(column[0], column[1]) for column in [*columns, *ours]]
-    figures = f"{HERE} = figures of this machine; the others as printed."
-    notes = [NOTE if inside[0].figure == RUNS else figures, *interval_note(lines)]
+    several = len({column for column, _ in columns}) > 1
+    heads += [Column(f"{SAME_WORK}: {column}" if several else SAME_WORK) for column in ratios]
+    heads.append(replace(CONDITIONS, aside=True))
+    notes = [NOTE if inside[0].figure == RUNS else f"{HERE} = this machine; the others as printed."]
+    notes += [f"{capital(SAME_WORK)} = here / printed."] if ratios else []
+    notes += interval_note(rows)
+    notes += [f"Conditions of the ratios: {conditions}."] if conditions else []
     if any(instead(entry) for entry in inside):
         notes.append("at = a setting that this size has instead.")
     if any(entry.marks for entry in inside):
         notes.append("Codes at a printed figure: what the audit finds wrong with its row (steelyard explain CODE).")
-    return Table(name, f"{table.title}: {split}" if split else table.title, tuple(heads), tuple(lines), tuple(notes))
+    if not ratios:
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    title = f"{table.title}: {split}" if split else table.title
+    return Table(name, title, tuple(heads), tuple(rows), (" ".join(notes),))
+
+
+def _printed_lines(entries: Sequence[Beside]) -> list[tuple[tuple[str, ...], list[Beside]]]:
+    """Return the figures of each line as printed, with the names of the line.
+
+    Rows of one name have a line each where they print the same column, with the settings that tell them apart.
+    """
+    lines: dict[tuple[tuple[str, ...], int], list[Beside]] = {}
+    for entry in entries:
+        key, place = _row_key(entry), 0
+        while any(_column(other) == _column(entry) for other in lines.get((key, place), ())):
+            place += 1
+        lines.setdefault((key, place), []).append(entry)
+    made = []
+    for (key, _), line in lines.items():
+        named_alike = [other[0].published for (names, _), other in lines.items() if names == key]
+        apart = told_apart(line[0].published, named_alike, line[0].table)
+        made.append(((f"{key[0]} ({apart})" if apart else key[0], *key[1:]), line))
+    return made
 
 
 def _row_key(entry: Beside) -> tuple[str, ...]:
@@ -280,10 +339,21 @@ def _rest_sections(results: SuiteResults, answers: Sequence[Answers]) -> list[Se
         )
     if not blocks:
         return []
-    answer = (
-        f"{many(sum(len(block.rows) for block in blocks), 'configuration')} measured, beside those of the document."
+    count = many(sum(len(block.rows) for block in blocks), "configuration")
+    title = f"Also measured: {count}"
+    return [Section("rest", title, "", "The document prints no figure for them.", tuple(blocks), folded=True)]
+
+
+def _conditions_section(every: Sequence[str]) -> list[Section]:
+    """Return the unstated settings that are conditions of every answer, so that tables need not repeat them."""
+    if not every:
+        return []
+    told = (
+        "The document does not state these settings. A ratio (same work) or a length of training (if) holds if they "
+        "were the same there as here, a relation (inside) if they were the same in both of its printed rows: "
+        f"{listed(every)}."
     )
-    return [Section("rest", "Also measured", "", answer, tuple(blocks))]
+    return [Section("conditions", "Conditions of every answer", blocks=(Prose((told,)),))]
 
 
 def _own_table(
@@ -291,17 +361,22 @@ def _own_table(
 ) -> Table:
     """Return the figures of configurations, a column for each unit."""
     ours = [results.ours(planned) for planned in plan]
-    words = {key: word(key.removeprefix("model.")) for key in keys}
-    columns = [Column(words[key], align="left") for key in keys]
+    columns = [Column(_head(key), align="left") for key in keys]
     lines = [[_setting_cell(planned, key) for key in keys] for planned in plan]
     if results.size not in COMPARED:
         columns.append(Column(HERE, align="left"))
         cells = [runs_cell(entry[0]) if entry is not None else Cell(NOT_MEASURED) for entry in ours]
         lines = [[*line, cell] for line, cell in zip(lines, cells, strict=True)]
-    for figure in table.figures if results.size in COMPARED else ():
-        amounts = [our_figure(entry[1], figure) if entry is not None else None for entry in ours]
+    figures = {
+        figure: [our_figure(entry[1], figure) if entry is not None else None for entry in ours]
+        for figure in (table.figures if results.size in COMPARED else ())
+    }
+    for figure, amounts in figures.items():
+        units = dict.fromkeys(amount.unit for amount in amounts if amount is not None)
+        if not units and any(amount for others in figures.values() for amount in others):
+            continue
         # The rates of images and of tokens are columns of their own.
-        for unit in dict.fromkeys(amount.unit for amount in amounts if amount is not None) or ("",):
+        for unit in units or ("",):
             columns.append(Column(word(figure), unit))
             for line, entry, amount in zip(lines, ours, amounts, strict=True):
                 if amount is not None and amount.unit != unit:
@@ -309,6 +384,11 @@ def _own_table(
                 else:
                     line.append(_own_cell(entry[0] if entry is not None else None, amount))
     return Table(name, table.title, tuple(columns), tuple(map(tuple, lines)), tuple(interval_note(lines)))
+
+
+def _head(key: str) -> str:
+    """Return the name of a setting above its column."""
+    return word(NAMES.get(key, key) if key.startswith("loader.") else key.removeprefix("model."))
 
 
 def _own_cell(cell: CellSummary | None, amount: Amount | None) -> Cell:

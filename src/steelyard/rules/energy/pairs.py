@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Pair
 
 
-def _is_of_energy(unit: str) -> bool:
+def is_of_energy(unit: str) -> bool:
     """Return whether a figure in this unit is an energy, a power, or per energy."""
     known = unit_of(unit)
     return unit.startswith("J/") or (known is not None and known[0] in ("energy", "power", "per_energy"))
@@ -49,11 +49,11 @@ class EnergiesNotAlike(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding for different scopes and one for doubtful energies."""
-        if not all(any(_is_of_energy(amount.unit) for amount in row.figures.values()) for row in (pair.a, pair.b)):
+        if not all(any(is_of_energy(amount.unit) for amount in row.figures.values()) for row in (pair.a, pair.b)):
             return
         scopes = [row.get("energy_scope") for row in (pair.a, pair.b)]
         figure = pair.a.figures.get(pair.metric)
-        energy = figure is not None and _is_of_energy(figure.unit)
+        energy = figure is not None and is_of_energy(figure.unit)
         if None not in scopes and scopes[0] != scopes[1]:
             message = f"the energies have different scopes: {scopes[0]} and {scopes[1]}"
             message += "" if energy else "; no ratio per watt is reported"
