@@ -4,7 +4,7 @@ Each entry of experiments.toml has what its document states and the configuratio
 the suite:
 
 - missing: one of these configurations does not exist at the size full;
-- substitute: a known difference of one of them is other work;
+- substitute: one of them has another network, a known difference about work that is marked as other work;
 - partly: a stated setting has other values, or a known difference is about a kind of setting that is stated;
 - as stated: none of these. Another framework and what the document leaves open do not count.
 """
@@ -91,7 +91,7 @@ def derive(experiment: Experiment, suite: Suite) -> Found:
     kinds = {kind for kind, *_ in unlike} | {entry.about for entry in known if entry.about in experiment.settings}
     if absent:
         state = "missing"
-    elif any(entry.other_work for entry in known):
+    elif any(entry.other_work and entry.about == "work" for entry in known):
         state = "substitute"
     else:
         state = "partly" if kinds else "as stated"

@@ -60,7 +60,9 @@ def simulated(row: Printed, spec: RunSpec) -> RunSpec | None:
         # Both figures are rounded: a rate that fits both, if there is one.
         fitting = total * samples / (time or epoch or 1.0)
         rate = min(max(fitting, printed.low * (1 + 1e-12)), printed.high * (1 - 1e-12))
-    truth: dict[str, Any] = {"step_time_s": spec.batch * spec.devices / rate}
+    # The stages of a pipeline wait for the first micro-batch and for the last one.
+    waiting = 1 + (spec.devices / spec.replicas - 1) / spec.accumulation
+    truth: dict[str, Any] = {"step_time_s": spec.batch * spec.devices / rate / waiting}
     first = row.value("first_epoch_throughput_with_compile")
     if first is not None:
         truth["compile_s"] = samples / first - samples / rate

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,12 @@ from steelyard.errors import InputError
 from steelyard.worker.engine import steps
 from steelyard.worker.engine.optimizers import kernel_of, optimizer
 from steelyard.worker.engine.parallel import Parallel
+from steelyard.worker.engine.pipeline import part_of
 from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Training
 from steelyard.worker.engine.torch_job import open_job
 from steelyard.worker.measure.vendor import NvidiaSmi
+from steelyard.worker.workloads import gpt
 from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.feed import Feed, batch_seed, rotation
 
@@ -628,18 +631,21 @@ def results(tmp_path: Path) -> str:
     return str(tmp_path / "results")
 
 
-def run_json(capfd: pytest.CaptureFixture[str], results: str, *words: str, workload: str = "tiny") -> RunRecordJson:
-    short = ["--device", "cpu", "--devices", "2", "--min-steps", "20", "--max-steps", "20", "--min-seconds", "0"]
+def run_json(
+    capfd: pytest.CaptureFixture[str], results: str, *words: str, workload: str = "tiny", devices: int = 2
+) -> RunRecordJson:
+    short = ["--device", "cpu", "--devices", str(devices), "--min-steps", "20", "--max-steps", "20"]
+    short += ["--min-seconds", "0"]
     code = main(["run", workload, *words, *short, "--results", results, "--json"])
     out = capfd.readouterr()
     assert code == 0, out.out[-3000:] + out.err
     found: RunRecordJson = json.loads(out.out)["runs"][0]
     assert found["status"]["code"] == "completed"
-    assert (found["ranks_seen"], found["steps_seen"]) == (2, 20)
-    assert (found["settings"]["values"]["devices"], found["settings"]["values"]["backend"]) == ("2", "gloo")
+    assert (found["ranks_seen"], found["steps_seen"]) == (devices, 20)
+    assert (found["settings"]["values"]["devices"], found["settings"]["values"]["backend"]) == (str(devices), "gloo")
     assert not {"SY101", "SY601"} & {finding["code"] for finding in found["findings"]}
     quantities = found["quantities"]
-    assert quantities["throughput"]["value"] == pytest.approx(2 * quantities["throughput_per_device"]["value"])
+    assert quantities["throughput"]["value"] == pytest.approx(devices * quantities["throughput_per_device"]["value"])
     assert found["memory"]["peak_bytes"] > 1e7
     return found
 
@@ -661,6 +667,82 @@ def test_two_ranks_train_together(
     assert 0 < shares(record)[2]["value"] < 1
     assert record["crosscheck"]["exposed_comm_s"] > 0
     assert {file["name"] for file in record["raw"]} >= {"events-00001.jsonl", "steps-00001.bin", "worker.log"}
+
+
+FEW_LAYERS = {"size": "custom", "sequence": 16, "vocabulary": 101, "layers": 5, "heads": 2, "width": 16}
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.full("more ranks"))])
+@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.full("more ranks"))])
+def test_a_pipeline_trains_the_whole_model(
+    devices: int,
+    precision: Any,
+    capfd: pytest.CaptureFixture[str],
+    results: str,
+    simulate: Callable[[RunSpec], RunRecord],
+) -> None:
+    """Its loss after 20 steps is that of one rank with the same seed, also of the weights that two stages share."""
+    words = [word for key, value in FEW_LAYERS.items() for word in ("--model", f"{key}={value}")]
+    words += ["--parallel", "pipeline", "--batch", "2", "--accumulation", "6", "--learning-rate", "0.01"]
+    record = run_json(capfd, results, *words, "--precision", precision, workload="gpt", devices=devices)
+    values = record["settings"]["values"]
+    assert (values["parallel"], values["stages"], values["parameter_dtype"]) == ("pipeline", str(devices), "float32")
+    step_s = record["quantities"]["step_time_mean"]["value"]
+    assert record["quantities"]["throughput"]["value"] == pytest.approx(2 * 6 / step_s)
+    assert shares(record)[2]["value"] is None
+    whole = simulate(
+        spec_of(
+            workload="gpt",
+            model=FEW_LAYERS,
+            batch=2,
+            accumulation=6,
+            learning_rate=0.01,
+            precision=precision,
+            seed=record["spec"]["seed"],
+            threads=1,
+            crosscheck_steps=0,
+        )
+    )
+    assert whole.model is not None
+    assert whole.model.parameters == record["model"]["parameters"]
+    close = 1e-5 if precision == "fp32" else 1e-2
+    assert float(record["model"]["last_loss"]) == pytest.approx(float(whole.model.last_loss or "nan"), abs=close)
+
+
+def test_the_stages_of_a_pipeline_are_parts_of_the_model() -> None:
+    bundle = gpt.build(**{**FEW_LAYERS, "layers": 7})
+    assert bundle.stages is not None
+    stages = bundle.stages(3)
+    assert [len(stage.layers) for stage in stages] == [3, 2, 2]
+    parts = [list(stage.parameters()) for stage in stages]
+    assert {id(own) for part in parts for own in part} == {id(own) for own in bundle.module.parameters()}
+    # The embeddings are also the head.
+    assert sum(map(len, parts)) == len(list(bundle.module.parameters())) + 1
+    tokens = bundle.batch(2, torch.Generator())[0]
+    torch.testing.assert_close(stages[2](stages[1](stages[0](tokens))), bundle.module(tokens), rtol=0, atol=0)
+    with pytest.raises(InputError, match="7 layers cannot be divided over a pipeline of 8 devices"):
+        bundle.stages(8)
+
+
+def test_a_pipeline_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_of(devices=2, parallel="pipeline", accumulation=2)
+    with pytest.raises(InputError, match="the workload tiny cannot be divided"):
+        part_of(ModelBundle(nn.Linear(3, 9), functional.cross_entropy, torch.optim.SGD, vectors), spec, 0)
+    monkeypatch.setitem(sys.modules, "torch.distributed.pipelining", None)
+    with pytest.raises(InputError, match=r"torch 2\.7 or newer"):
+        Parallel(spec, CPU, lambda: None)
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_all_stages_of_a_pipeline_take_the_same_samples(place: Any) -> None:
+    settings = {"devices": 3, "parallel": "pipeline", "batch": 4, "accumulation": 4, "last_batch": "pad"}
+    spec = spec_of(epoch_samples=37, loader=Loader(place=place), **settings)
+    ranks = [taken(spec, 4, rank=rank) for rank in range(3)]
+    assert same(flat(ranks[0]), flat(ranks[1]))
+    assert same(flat(ranks[0]), flat(ranks[2]))
+    # Each counts its share of the real ones; the last step of an epoch has 5.
+    assert [[batch.samples for batch, _ in rank] for rank in ranks] == [[6, 6, 2, 6], [5, 5, 2, 5], [5, 5, 1, 5]]
+    assert {batch.computed for rank in ranks for batch, _ in rank} == {16}
 
 
 @pytest.mark.full("takes long: 12 s, two more ranks")

@@ -188,6 +188,31 @@ def test_several_models_have_no_common_quality() -> None:
         RunSpec(**settings, devices=2)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"accumulation": 3}, "accumulation: .* 4 devices needs as many micro-batches; valid: at least 4"),
+        ({"precision": "fp16"}, "precision: the gradient scaler .* valid: bf16 or fp32"),
+        ({"compile": "default"}, "compile: .* valid: off"),
+        ({"last_batch": "keep"}, "last_batch: .* valid: drop or pad"),
+        ({"mode": "infer", "accumulation": 1}, "parallel: a pipeline only trains, and mode is infer"),
+        (
+            {
+                "quality": spec.Quality(), "data": spec.Data(format="cifar10", path="/x"),
+                "budget": spec.Budget(epochs=1), "loader": spec.Loader(place="host"),
+            },
+            "quality: no rank of a pipeline has the whole model",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_pipeline_cannot_do_is_refused(settings: dict[str, Any], words: str) -> None:
+    usual: dict[str, Any] = {"workload": "gpt", "parallel": "pipeline", "devices": 4, "accumulation": 8, "batch": 3}
+    spec_of = RunSpec(run_id="x", configuration="x", **usual)
+    assert (spec_of.replicas, spec_of.step_samples) == (1, 24)
+    with pytest.raises(ValueError, match=words):
+        RunSpec(run_id="x", configuration="x", **usual | settings)
+
+
 def test_sharded_ranks_take_equal_steps() -> None:
     with pytest.raises(ValueError, match="drop or pad"):
         RunSpec(run_id="x", configuration="x", workload="tiny", parallel="fsdp2", last_batch="keep", accumulation=2)

@@ -70,6 +70,31 @@ def test_a_model_is_run_by_script(mode: str, last_batch: str, simulate: Simulate
     assert "--device sim" in run_again(record.spec)
 
 
+@pytest.mark.parametrize("devices", [1, 3])
+def test_the_stages_of_a_pipeline_count_their_samples_once(devices: int, simulate: Simulate) -> None:
+    """Three stages work on 4 micro-batches of 8 in 6 thirds of the time of one, and send no gradients."""
+    budget = Budget(epochs=2, max_steps=100)
+    record = simulate(
+        model(
+            devices=devices,
+            parallel="pipeline",
+            batch=8,
+            accumulation=4,
+            precision="bf16",
+            epoch_samples=70,
+            last_batch="pad",
+            budget=budget,
+        )
+    )
+    value = {name: quantity.value for name, quantity in record.quantities.items()}
+    step_s = 4 * 0.018 if devices == 1 else 6 * 0.018 / 3
+    assert record.steps_seen == 2 * 3
+    assert value["first_epoch_time"] == pytest.approx(3 * step_s, rel=1e-9)
+    assert value["throughput"] == pytest.approx(2 * 70 / (6 * step_s), rel=1e-9)
+    row = row_of(summarise([record])[0])
+    assert (row.get("global_batch"), row.get("parallel")) == (32, "pipeline" if devices > 1 else None)
+
+
 def test_independent_ranks_do_not_wait_for_each_other(simulate: Simulate) -> None:
     truth = dataclasses.replace(TRUTH, slow_rank=1, slow_factor=2.0)
     spec = dataclasses.replace(model(devices=2, batch=8, budget=Budget(max_steps=100)), sim=truth)

@@ -54,7 +54,10 @@ def test_an_epoch_of_some_global_batches() -> None:
     found = find_suite("caraml")
     cells = expand_part(found, found.part("gpt-117m"), Choice()).cells
     assert {cell.spec.epoch_samples / cell.spec.step_samples for cell in cells} == {4.0}
-    assert {cell.spec.step_samples for cell in cells if cell.spec.devices == 4} == {2**n for n in range(6, 15)}
+    # All devices of a pipeline have the same samples.
+    assert {(cell.spec.devices, cell.spec.step_samples) for cell in cells} == {
+        (devices, 2**power) for devices in (1, 2, 4, 8) for power in range(6, 15)
+    }
 
 
 def test_a_share_of_at_most_some_samples_is_accumulated_up_to_the_batch() -> None:

@@ -187,7 +187,7 @@ def _collect_times(cell: CellSummary) -> BatchTimes:
 def _per_micro_batch(cell: CellSummary) -> int:
     """Return the micro-batches of the whole job per step; the knee is in samples per micro-batch."""
     spec = cell.records[0].spec
-    return spec.devices * spec.accumulation
+    return spec.step_samples // spec.batch
 
 
 def _differing(cells: Sequence[CellSummary]) -> tuple[Finding, ...]:

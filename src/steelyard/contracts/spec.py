@@ -19,9 +19,10 @@ SIMULATED_MODES: Final = ("train", "infer")
 LastBatch = Literal["drop", "pad", "keep"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
-Parallel = Literal["ddp", "fsdp2", "independent"]
-"""ddp: every rank has the whole model, gradients are averaged; fsdp2: the parameters are sharded; independent: every
-rank trains its own model and exchanges nothing, as separate jobs on one node would."""
+Parallel = Literal["ddp", "fsdp2", "pipeline", "independent"]
+"""ddp: every rank has the whole model, gradients are averaged; fsdp2: the parameters are sharded; pipeline: every rank
+has some of the layers, and all samples pass through all ranks; independent: every rank trains its own model and
+exchanges nothing, as separate jobs on one node would."""
 KvCache = Literal["dynamic", "static"]
 DataPlace = Literal["device", "host"]
 Preset = Literal["plain", "tuned"]
@@ -41,6 +42,11 @@ PRESETS: Final[dict[Preset, Tuning]] = {
     "plain": Tuning(cudnn_benchmark=False, optimizer_kernel="default", gradient_as_bucket_view=False),
     "tuned": Tuning(cudnn_benchmark=True, optimizer_kernel="fused", gradient_as_bucket_view=True),
 }
+
+
+def count_replicas(parallel: Parallel, devices: int) -> int:
+    """Return how many devices have samples of their own: in a pipeline all work on the same ones."""
+    return 1 if parallel == "pipeline" else devices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +196,9 @@ class RunSpec(Contract):
     channels_last: bool = False
     """Use the channels-last memory format."""
     parallel: Parallel = "ddp"
-    """How several ranks train: ddp, fsdp2 (sharded), or independent (a model per rank, without gradient exchange).
-    Inference always runs independent replicas."""
+    """How several ranks train: ddp, fsdp2 (sharded), pipeline (each rank has some of the layers; `accumulation` is the
+    number of micro-batches), or independent (a model per rank, without gradient exchange). Inference always runs
+    independent replicas."""
     backend: Name | None = None
     """Backend of the collectives, such as nccl; None: the device family's own."""
     deterministic: bool = False
@@ -258,6 +265,7 @@ class RunSpec(Contract):
             raise ValueError(f"weights: {what} has no model; valid: leave it out")
         if self.weights is not None and self.program is not None:
             raise ValueError("weights: a program loads its own; valid: leave it out")
+        self._check_pipeline()
         if self.budget.epochs is not None and self.epoch_samples is None and self.data is None:
             raise ValueError("epoch_samples: missing, but budget.epochs needs it; valid: an integer of at least 1")
         if self.last_batch == "drop" and self.epoch_samples is not None and self.epoch_samples < self.step_samples:
@@ -312,6 +320,27 @@ class RunSpec(Contract):
         if self.graphs and self.kv_cache != "static":
             raise ValueError("kv_cache: a graph needs memory of fixed size; valid: static, if graphs is set")
 
+    def _check_pipeline(self) -> None:
+        if self.parallel != "pipeline":
+            return
+        if self.mode != "train":
+            raise ValueError(f"parallel: a pipeline only trains, and mode is {self.mode}; valid: leave it out")
+        if self.accumulation < self.devices:
+            raise ValueError(
+                f"accumulation: a pipeline of {self.devices} devices needs as many micro-batches; "
+                f"valid: at least {self.devices}"
+            )
+        if self.precision == "fp16":
+            raise ValueError("precision: the gradient scaler of fp16 does not support a pipeline; valid: bf16 or fp32")
+        if self.compile != "off":
+            raise ValueError("compile: the stages of a pipeline are not compiled; valid: off")
+        if self.last_batch == "keep":
+            raise ValueError("last_batch: a pipeline needs micro-batches of one size; valid: drop or pad")
+        if self.quality is not None:
+            raise ValueError(
+                "quality: no rank of a pipeline has the whole model to evaluate; valid: another value of parallel"
+            )
+
     def _check_data(self) -> None:
         if self.data is not None and self.loader.place != "host":
             raise ValueError("loader.place: real data is read on the host; valid: host")
@@ -355,9 +384,14 @@ class RunSpec(Contract):
         return chosen._replace(**{name: value for name in chosen._fields if (value := getattr(self, name)) is not None})
 
     @property
+    def replicas(self) -> int:
+        """Devices that have samples of their own; the others of a pipeline work on the same ones."""
+        return count_replicas(self.parallel, self.devices)
+
+    @property
     def step_samples(self) -> int:
         """Samples per full step of the whole job."""
-        return self.batch * self.accumulation * self.devices
+        return self.batch * self.accumulation * self.replicas
 
     @property
     def steps_per_epoch(self) -> int | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from steelyard.contracts.base import AtLeastOne, Bound, Contract, Length, Name, Text
-from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
+from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec, count_replicas
 from steelyard.errors import InputError, Problem, nearest, refusal
 from steelyard.inputs.catalogue import load as catalogue
 from steelyard.inputs.places import HIDES, HOLDS, InputFile
@@ -324,7 +324,8 @@ class Planned:
         if key == "pretrained":
             return self.part.pretrained
         if key == "global_batch":
-            return self.get("batch") * self.get("accumulation") * self.get("devices")
+            replicas = count_replicas(self.get("parallel"), self.get("devices"))
+            return self.get("batch") * self.get("accumulation") * replicas
         value: Any = self.run
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else None
@@ -601,7 +602,7 @@ def _merge(settings: dict[str, Any], change: Mapping[str, Any]) -> None:
 
 
 def _divide_batch(run: dict[str, Any]) -> bool:
-    """Replace the global batch by batches per device; False if it cannot be divided."""
+    """Replace the global batch by batches per device, or micro-batches of a pipeline; False if it cannot be divided."""
     whole = run.pop("global_batch", None)
     if whole is None:
         return True
@@ -612,9 +613,10 @@ def _divide_batch(run: dict[str, Any]) -> bool:
     for value in (whole, ranks, each, *(value for value in (steps, most) if value is not None)):
         if type(value) is not int or value < 1:
             raise refusal(Problem("global_batch", f"is computed with {value}", "integers of at least 1"))
+    replicas = count_replicas(run.get("parallel", "ddp"), ranks)
     if most is not None:
-        each = run["batch"] = max(1, min(most, whole // ranks))
-    shared = ranks * each
+        each = run["batch"] = max(1, min(most, whole // replicas))
+    shared = replicas * each
     run["accumulation" if "batch" in run else "batch"] = whole // shared
     if steps is not None:
         run["epoch_samples"] = steps * whole

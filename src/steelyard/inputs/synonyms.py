@@ -39,6 +39,8 @@ STUDY: Final[dict[str, str]] = {
     "fp32": 'run.precision = "fp32"',
     "torch_compile": "run.compile", "compile_mode": "run.compile", "torch_compile_mode": "run.compile",
     "strategy": "run.parallel", "fsdp": 'run.parallel = "fsdp2"', "ddp": 'run.parallel = "ddp"',
+    "pipeline": 'run.parallel = "pipeline"', "pipeline_parallel_size": 'run.devices, with run.parallel = "pipeline"',
+    "n_microbatches": "run.accumulation", "num_microbatches": "run.accumulation",
     "dist_backend": "run.backend", "ddp_backend": "run.backend", "process_group_backend": "run.backend",
     "drop_last": "run.last_batch", "dataloader_drop_last": "run.last_batch",
     "memory_format": "run.channels_last", "accelerator": "run.device", "device_type": "run.device",
@@ -131,6 +133,7 @@ VALUES: Final[dict[str, dict[str, str]]] = {
     },
     "parallel": {
         "fsdp": "fsdp2", "data": "ddp", "dp": "ddp", "sharded": "fsdp2", "zero": "fsdp2", "fully": "fsdp2",
+        "pp": "pipeline", "gpipe": "pipeline", "1f1b": "pipeline",
         "replicas": "independent", "separate": "independent", "none": "independent",
     },
     "last_batch": {"true": "drop", "false": "keep", "dropped": "drop", "padded": "pad", "partial": "keep"},

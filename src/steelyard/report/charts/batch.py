@@ -156,7 +156,7 @@ def _form(curve: BatchCurve, factor: float) -> list[dict[str, Any]]:
     swept = [entry.batch for entry in curve.cells if entry.throughput.value is not None]
     start, stop = max(knee.from_batch or 0.0, min(swept)), max(swept)
     spec_of = curve.cells[0].cell.records[0].spec
-    whole = spec_of.devices * spec_of.accumulation / factor
+    whole = spec_of.step_samples / spec_of.batch / factor
     batches = [start * (stop / start) ** (n / (DRAWN - 1)) for n in range(DRAWN)] if stop > start else []
     return [{"x": b, "y": whole * b / (knee.fixed_s + knee.sample_s * b)} for b in batches]
 

@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
+from steelyard.contracts.spec import count_replicas
 from steelyard.inputs.command import run_again
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.batches import devices_of, global_batch_of, kind_of, split_by_batch
@@ -63,7 +64,8 @@ def _measure_at(rows: Sequence[Row], devices: float) -> str:
         return ""
     changes = {"devices": int(devices)}
     if kind_of([each for each in rows if each.spec is not None]) == "strong":
-        batch, rest = divmod(row.spec.batch * row.spec.devices, int(devices))
+        shares = count_replicas(row.spec.parallel, int(devices))
+        batch, rest = divmod(row.spec.batch * row.spec.replicas, shares)
         if rest or not batch:
             return ""
         changes["batch"] = batch

@@ -227,7 +227,7 @@ class _World:
 
     def __init__(self, spec: RunSpec) -> None:
         self.devices: list[SimDevice] = []
-        self._collective_s = spec.sim.collective.seconds(spec.devices)
+        self._collective_s = spec.sim.collective.seconds(spec.replicas)
         self.sampler: SimSampler | None = None
 
     def work_off(self) -> None:

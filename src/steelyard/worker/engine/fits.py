@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LARGE = 1e9
 GIB = 2**30
 FP32_BYTES = 4
+# Values of `parallel` with which no device holds the whole model.
+DIVIDED = ("fsdp2", "pipeline")
 _NAMED = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)([MB])")
 
 
@@ -118,7 +120,7 @@ def _state(footprint: Footprint, spec: RunSpec) -> tuple[float, str]:
     names = ("weights", "gradients", f"state of {footprint.optimizer}")
     words = " + ".join(f"{_gib(part)} {name}" for part, name in zip(parts, names, strict=True))
     whole = float(sum(parts))
-    if spec.parallel != "fsdp2":
+    if spec.parallel not in DIVIDED:
         return whole, words
     return whole / spec.devices, f"({words}) / {spec.devices} devices"
 
@@ -133,7 +135,7 @@ def _advice(
     ways = []
     if total is not None and spec.mode == "train" and on_node != 0:
         whole = footprint.parameter_bytes + footprint.gradient_bytes + footprint.optimizer_bytes
-        if (shards := math.ceil(whole / total)) > (spec.devices if spec.parallel == "fsdp2" else 1):
+        if (shards := math.ceil(whole / total)) > (spec.devices if spec.parallel in DIVIDED else 1):
             ways.append(f"--parallel fsdp2 on more than {shards} devices")
     if on_node and total is not None:
         ways.append(f"at most {on_node} devices per node")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,8 +33,11 @@ class Parallel:
         self._bare: nn.Module | None = None
         self._ready: Any = None
         self.shards = spec.parallel == "fsdp2" and spec.mode == "train"
+        self.pipelines = spec.parallel == "pipeline" and spec.devices > 1
         self.communicates = spec.exchanges_gradients or self.shards
         self.watching = False
+        if self.pipelines:
+            _refuse_without_pipeline()
         if not self.shards:
             return
         try:
@@ -99,8 +103,11 @@ class Parallel:
 
     @property
     def can_watch(self) -> bool:
-        """Whether communication can be timed. Sharded and compiled modules exchange inside their own graph."""
-        return self.communicates and not self.shards and self._spec.compile == "off"
+        """Whether communication can be timed. Sharded and compiled modules exchange inside their own graph.
+
+        A stage of a pipeline also waits for other stages.
+        """
+        return self.communicates and not self.shards and not self.pipelines and self._spec.compile == "off"
 
     def watch(self) -> Any:
         """Return the module wrapped again, with a hook that records when the last gradients were ready to be sent.
@@ -137,6 +144,24 @@ class Parallel:
             values["gradient_as_bucket_view"] = str(original.gradient_as_bucket_view).lower()
         elif self.shards:
             kind = "fully_shard"
+        elif self.pipelines:
+            kind = "pipeline"
+            values["stages"] = str(self._spec.devices)
         elif self._spec.devices > 1:
             kind = "independent"
         return {"parallel": kind, "compiled": str(original is not module).lower(), **values}
+
+
+def _refuse_without_pipeline() -> None:
+    """Raise InputError if this torch has no pipeline, or one that cannot leave the scale of gradients to the loss."""
+    try:
+        from torch.distributed.pipelining import Schedule1F1B
+    except ImportError:
+        pass
+    else:
+        if "scale_grads" in inspect.signature(Schedule1F1B).parameters:
+            return
+    raise InputError(
+        f"torch {torch.__version__} does not support a pipeline",
+        next_step="use torch 2.7 or newer, or --parallel ddp",
+    )

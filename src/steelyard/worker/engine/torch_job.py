@@ -27,6 +27,7 @@ from steelyard.worker.engine.flops import built_on_meta, count
 from steelyard.worker.engine.generate import Generating, count_generation, generation_of, prompts_of
 from steelyard.worker.engine.job import Alone, Team
 from steelyard.worker.engine.parallel import Parallel
+from steelyard.worker.engine.pipeline import Pipelined, part_of
 from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Loading, Training
 from steelyard.worker.measure import clock, numa
@@ -41,6 +42,8 @@ from steelyard.worker.workloads.weights import load_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from torch import nn
 
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.devices.device import Device
@@ -245,28 +248,35 @@ class TorchJob:
         self._products = self._precision.cast or own or torch.float32
         attention.refuse_other(spec, self._bundle, device, self._products)
         memory = self._device.memory_bytes()
-        # fully_shard moves each shard itself: the whole model may not fit on one device.
-        weights = self._precision.weights
-        if weights is not None and any(tensor.is_complex() for tensor in bundle.module.state_dict().values()):
-            raise InputError(
-                f"the model has complex numbers, which a cast to {weights} would cut", next_step="use --autocast"
-            )
-        module = bundle.module if self._parallel.shards else bundle.module.to(device, weights)
-        if spec.channels_last:
-            module = module.to(memory_format=torch.channels_last)
+        part = part_of(bundle, spec, self._device.rank) if self._parallel.pipelines else None
+        module = self._placed(bundle.module if part is None else part.module)
         if spec.mode == "generate":
             made = generation_of(bundle, spec.workload)
             self._tokens = made.new_tokens
             feed = Feed(spec, self._device.rank, device, prompts_of(bundle, made.prompt), memory=memory)
             return Generating(spec, feed, self._parallel.replicate(module), self._precision, made, self._device)
-        feed = Feed(spec, self._device.rank, device, bundle.batch, read, memory, weights)
+        feed = Feed(spec, self._device.rank, device, bundle.batch, read, memory, self._precision.weights)
         parallel = self._parallel
         if spec.mode == "infer":
             return Inference(spec, feed, parallel.replicate(module), self._precision)
+        if part is not None:
+            return Pipelined(spec, feed, part, bundle, self._precision, parallel)
         step_maker = Training(spec, feed, parallel.wrap(module), bundle, self._precision, parallel)
         if self._data is not None and spec.quality is not None:
             self.judge = Judge(spec, self._data, self._device.rank, device, module, self._precision)
         return step_maker
+
+    def _placed(self, module: nn.Module) -> nn.Module:
+        """Return the module on the rank's device, in the number format and memory format of its weights."""
+        weights = self._precision.weights
+        if weights is not None and any(tensor.is_complex() for tensor in module.state_dict().values()):
+            raise InputError(
+                f"the model has complex numbers, which a cast to {weights} would cut", next_step="use --autocast"
+            )
+        if not self._parallel.shards:
+            # fully_shard moves each shard itself: the whole model may not fit on one device.
+            module = module.to(self._device.device, weights)
+        return module.to(memory_format=torch.channels_last) if self.spec.channels_last else module
 
     def _bundle(self) -> ModelBundle:
         made = self._made()

@@ -16,26 +16,37 @@ class Batch:
     """What one rank does in one step."""
 
     samples: int
-    """Real samples, which throughput counts."""
+    """Real samples, which throughput counts. The ranks of a pipeline compute the same ones; each counts its share."""
     computed: int
     """Samples the device computes, including padding."""
     opens_epoch: bool
     """First step of an epoch, except the first epoch."""
 
 
+def share(samples: int, part: int, parts: int) -> int:
+    """Return the size of one of several parts, as equal as possible; the first ones have one sample more."""
+    return samples // parts + (part < samples % parts)
+
+
+def replica_of(spec: RunSpec, rank: int) -> int:
+    """Return which of the job's shares of samples a rank computes."""
+    return 0 if spec.parallel == "pipeline" else rank
+
+
 def batches(spec: RunSpec, rank: int) -> Iterator[Batch]:
     """Yield one rank's steps, epoch after epoch, without end."""
+    replica, replicas = replica_of(spec, rank), spec.replicas
+    stage, stages = rank // replicas, spec.devices // replicas
     whole = spec.batch * spec.accumulation
-    full = Batch(whole, whole, opens_epoch=False)
+    full = Batch(share(whole, stage, stages), whole, opens_epoch=False)
     if spec.epoch_samples is None:
         while True:
             yield full
     full_steps, rest = divmod(spec.epoch_samples, spec.step_samples)
     last = None
     if rest and spec.last_batch != "drop":
-        # The rest is distributed evenly; the first ranks take one more.
-        own = rest // spec.devices + (1 if rank < rest % spec.devices else 0)
-        last = Batch(own, whole if spec.last_batch == "pad" else own, opens_epoch=False)
+        own = share(rest, replica, replicas)
+        last = Batch(share(own, stage, stages), whole if spec.last_batch == "pad" else own, opens_epoch=False)
     opens_epoch = False
     while True:
         for step in range(full_steps):
@@ -58,17 +69,17 @@ class Piece:
 
 def pieces(spec: RunSpec, rank: int) -> Iterator[Piece]:
     """Yield one rank's micro-batches in order, matching the steps of `batches`."""
-    whole = spec.batch * spec.accumulation
+    replica, whole = replica_of(spec, rank), spec.batch * spec.accumulation
     steps_per_epoch = spec.steps_per_epoch
     for number, batch in enumerate(batches(spec, rank)):
         epoch, step = (0, number) if steps_per_epoch is None else divmod(number, steps_per_epoch)
         first = step * spec.step_samples
         if spec.epoch_samples is not None and first + spec.step_samples > spec.epoch_samples:
             # The last, partial step is distributed evenly; the first ranks have one more.
-            share, more = divmod(spec.epoch_samples % spec.step_samples, spec.devices)
-            first += rank * share + min(rank, more)
+            least, more = divmod(spec.epoch_samples % spec.step_samples, spec.replicas)
+            first += replica * least + min(replica, more)
         else:
-            first += rank * whole
+            first += replica * whole
         done = 0
         while done < batch.computed:
             size = min(spec.batch, batch.computed - done)

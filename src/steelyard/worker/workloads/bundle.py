@@ -90,6 +90,9 @@ class ModelBundle:
     """Tokens per sample of a language model."""
     backbone: nn.Module | None = None
     """Part of the module for which there are weights of a classifier; None: a file has those of the whole module."""
+    stages: Callable[[int], list[nn.Module]] | None = None
+    """Divides `module` into a number of stages that follow each other, each with one tensor in and one out; the stages
+    may share parameters. None: not supported."""
 
 
 def call(module: Any, inputs: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from steelyard.errors import DamagedDataError, SteelyardError
-from steelyard.worker.workloads.batches import Batch, Piece, batches, pieces
+from steelyard.worker.workloads.batches import Batch, Piece, batches, pieces, replica_of, share
 from steelyard.worker.workloads.bundle import each_tensor
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Feed:
         self.device = device
         self._dtype = dtype
         self._format = torch.channels_last if spec.channels_last else None
-        self._read = real or Synthetic(make, spec.seed, rank)
+        self._read = real or Synthetic(make, spec.seed, replica_of(spec, rank))
         self._loader: DataLoader[Any] | None = None
         self._pin = spec.loader.pin_memory is not False and device.type != "cpu"
         # Known from the first batch: not every backend pins when asked to. Only copies from pinned memory can be
@@ -124,8 +124,8 @@ class Feed:
             sizes = [spec.batch]
             if spec.epoch_samples is not None and spec.last_batch == "keep":
                 # The last micro-batch of an epoch may be smaller than the others.
-                share, more = divmod(spec.epoch_samples % spec.step_samples, spec.devices)
-                sizes += {(share + (rank < more)) % spec.batch} - {0, spec.batch}
+                last = share(spec.epoch_samples % spec.step_samples, replica_of(spec, rank), spec.replicas)
+                sizes += {last % spec.batch} - {0, spec.batch}
             self._first = self._made(0, spec.batch)
             self._count = rotation(self._first, memory)
             made = {size: self._in_turn(size) for size in sizes}

@@ -5,6 +5,7 @@ For generation the keys and values of earlier tokens are cached; see `Cache` and
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from torch.utils import checkpoint
 from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
+from steelyard.worker.workloads.batches import share
 from steelyard.worker.workloads.bundle import Generation, ModelBundle
 from steelyard.worker.workloads.options import one_of, padded
 
@@ -139,14 +141,10 @@ def build(
         # Greedy: the token with the highest score.
         return module(tokens, cache).argmax(dim=-1), cache
 
+    learned = sequence if positions == "learned" else None
+    model = Gpt(shape, learned, padded(vocabulary, vocabulary_multiple), recompute, dropout)
     return ModelBundle(
-        Gpt(
-            shape,
-            None if positions == "rotary" else sequence,
-            padded(vocabulary, vocabulary_multiple),
-            recompute,
-            dropout,
-        ),
+        model,
         lambda scores, target: functional.cross_entropy(scores.flatten(0, 1), target.flatten()),
         partial(torch.optim.AdamW, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1),
         batch,
@@ -155,7 +153,20 @@ def build(
             prompt, new_tokens, prefill, decode, static=lambda: StaticCache(shape.layers, prompt + new_tokens)
         ),
         tokens=sequence,
+        stages=partial(divided, model),
     )
+
+
+def divided(model: Gpt, stages: int) -> list[nn.Module]:
+    """Return the stages of a pipeline, as equal as possible in layers."""
+    layers = len(model.layers)
+    if stages > layers:
+        raise InputError(
+            f"{layers} layers cannot be divided over a pipeline of {stages} devices",
+            next_step=f"use at most {layers} devices, or --model layers={stages}",
+        )
+    ends = list(itertools.accumulate(share(layers, number, stages) for number in range(stages)))
+    return [Stage(model, start, stop) for start, stop in itertools.pairwise([0, *ends])]
 
 
 def closed_flops(layers: int, width: int, sequence: int, vocabulary: int) -> float:
@@ -404,6 +415,7 @@ class Gpt(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, shape.width)
         self.positions = None if positions is None else nn.Embedding(positions, shape.width)
+        self.rotary = positions is None
         self.head_width = shape.width // shape.heads
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList([Layer(shape, recompute, dropout) for _ in range(shape.layers)])
@@ -424,21 +436,54 @@ class Gpt(nn.Module):
         Either the cache is empty, or there is one token per sample.
         """
         if cache is not None:
-            hidden, turn = self._embedded(tokens, cache.advance(tokens))
+            positions = cache.advance(tokens)
+            hidden, turn = self.embed(tokens, positions), self.turn(positions)
             for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
                 hidden = layer(hidden, layer_cache, cache.mask, turn)
-            return self._scores(hidden[:, -1:])
-        hidden, turn = self._embedded(tokens, torch.arange(tokens.shape[1], device=tokens.device))
+            return self.score(hidden[:, -1:])
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        return self.score(self.pass_layers(self.embed(tokens, positions)))
+
+    def embed(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return the input of the first layer."""
+        hidden = self.tokens(tokens)
+        result: torch.Tensor = self.dropout(hidden if self.positions is None else hidden + self.positions(positions))
+        return result
+
+    def pass_layers(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the output of the last layer for the input of the first one."""
+        turn = self.turn(torch.arange(hidden.shape[1], device=hidden.device))
         for layer in self.layers:
             hidden = layer(hidden, turn=turn)
-        return self._scores(hidden)
+        return hidden
 
-    def _embedded(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, Turn | None]:
-        hidden = self.tokens(tokens)
-        if self.positions is None:
-            return self.dropout(hidden), turn_of(positions, self.head_width)
-        return self.dropout(hidden + self.positions(positions)), None
+    def turn(self, positions: torch.Tensor) -> Turn | None:
+        """Return by which angles queries and keys are turned; None: positions are learned."""
+        return turn_of(positions, self.head_width) if self.rotary else None
 
-    def _scores(self, hidden: torch.Tensor) -> torch.Tensor:
+    def score(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the vocabulary scores for the output of the last layer."""
         scores: torch.Tensor = functional.linear(self.norm(hidden), self.tokens.weight)
         return scores
+
+
+class Stage(Gpt):
+    """Some layers of a GPT. The first stage has the embeddings and the last one the head, whose weights they share."""
+
+    def __init__(self, model: Gpt, start: int, stop: int) -> None:
+        nn.Module.__init__(self)
+        self._first, self._last = start == 0, stop == len(model.layers)
+        self.layers = model.layers[start:stop]
+        self.rotary, self.head_width = model.rotary, model.head_width
+        if self._first:
+            self.positions, self.dropout = model.positions, model.dropout
+        if self._last:
+            self.norm = model.norm
+        if self._first or self._last:
+            self.tokens = model.tokens
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Return the input of the next stage, or the vocabulary scores."""
+        positions = torch.arange(inputs.shape[1], device=inputs.device)
+        hidden = self.pass_layers(self.embed(inputs, positions) if self._first else inputs)
+        return self.score(hidden) if self._last else hidden

@@ -33,6 +33,7 @@ class SimSteps:
         self._truth = truth
         self._micro = spec.batch
         self._synchronous = spec.exchanges_gradients
+        self._stages = spec.devices // spec.replicas
         self._plan = batches(spec, device.rank)
         self._loader = _Loader(truth.input.samples_per_s, truth.input.prefetch_batches)
         self._first_step_s = truth.shape.compile_step_s
@@ -61,6 +62,8 @@ class SimSteps:
         whole, rest = divmod(batch.computed, self._micro)
         micro_batches = whole + (1 if rest else 0)
         compute_s = micro_batches * truth.step_time_s + batch.computed * truth.sample_time_s
+        # A stage of a pipeline has its part of the layers; it waits for the first micro-batch and for the last one.
+        compute_s *= (1 + (self._stages - 1) / micro_batches) / self._stages
         if self._first_step_s:
             device.compile(self._first_step_s)
             self._first_step_s = 0.0
