@@ -130,7 +130,7 @@ def make_machine(folder: ResultFolder, found: SuiteFolder, devices: int, *, data
 
 
 def counts(devices: int) -> tuple[int, ...]:
-    """Return the usual numbers of devices on a machine with so many."""
+    """Return the usual numbers of devices on a machine with this many."""
     return tuple(number for number in (1, 2, 4, 8) if number <= devices)
 
 

@@ -166,7 +166,7 @@ def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
 
 
 def _together(block: Block) -> str:
-    """Return what blocks have in common that stand beside each other."""
+    """Return the class of blocks that are put beside each other; empty: each is by itself."""
     if isinstance(block, Chart | Drawing):
         return "pictures"
     return "folds" if isinstance(block, Table) and block.folded else ""

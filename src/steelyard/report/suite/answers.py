@@ -157,9 +157,9 @@ def span_of(entries: Sequence[Beside]) -> str:
 
 
 def answer_blocks(found: Answers, name: str, letters: Letters) -> list[Table | Prose]:
-    """Return the tables of answers, the letters of their conditions in words, and each reason against an answer once.
+    """Return the tables of answers, what their letters mean, and each reason against an answer once.
 
-    The ratios stand beside the printed figures too, so that their list is folded.
+    The ratios are beside the printed figures too, so that their list is folded.
     """
     made: list[Table | Prose] = []
     if found.relations:
