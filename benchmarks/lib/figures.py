@@ -106,10 +106,6 @@ MISSED = {
         "report_speed: load event after": SLOW_MACHINE,
         "report_speed: sorted in, median of 20": SLOW_MACHINE,
     },
-    "suite_complete": {
-        "suite_complete: as stated": "27 of the 30 wanted: pre-trained weights and much of caraml is to come",
-        "suite_complete: substitutes": "6, and 5 are allowed: a pipeline over four devices is to come",
-    },
     "two_clocks": {
         "two_clocks: largest error of the busy share": "off by 4.6 points for 1 machine of 500, and 2 are allowed"
     },
