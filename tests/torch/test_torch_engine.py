@@ -27,7 +27,7 @@ from steelyard.errors import InputError
 from steelyard.worker.engine import steps
 from steelyard.worker.engine.optimizers import kernel_of, optimizer
 from steelyard.worker.engine.parallel import Parallel
-from steelyard.worker.engine.pipeline import part_of
+from steelyard.worker.engine.pipeline import stage_of
 from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Training
 from steelyard.worker.engine.torch_job import open_job
@@ -727,7 +727,7 @@ def test_the_stages_of_a_pipeline_are_parts_of_the_model() -> None:
 def test_a_pipeline_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of(devices=2, parallel="pipeline", accumulation=2)
     with pytest.raises(InputError, match="the workload tiny cannot be divided"):
-        part_of(ModelBundle(nn.Linear(3, 9), functional.cross_entropy, torch.optim.SGD, vectors), spec, 0)
+        stage_of(ModelBundle(nn.Linear(3, 9), functional.cross_entropy, torch.optim.SGD, vectors), spec, 0)
     monkeypatch.setitem(sys.modules, "torch.distributed.pipelining", None)
     with pytest.raises(InputError, match=r"torch 2\.7 or newer"):
         Parallel(spec, CPU, lambda: None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simulated_time import SimulatedTime
-from steelyard.analysis.hours import Offer, TimedPart, TimedSuite, choose
+from steelyard.analysis.hours import TimedOffer, TimedPart, TimedSuite, choose
 from steelyard.inputs.suite import Choice, expand_part, find_suite, running
 from steelyard.results.store import ResultFolder
 
@@ -79,10 +79,10 @@ FIGURES = {1: 1, 2: 0, 4: 3, 8: 2, 16: 1}
 
 def test_most_figures_per_second_are_chosen_first() -> None:
     offers = [
-        Offer(("s", "slow"), 3, 300.0),
-        Offer(("s", "quick"), 2, 100.0),
-        Offer(("s", "none, quick"), 0, 10.0),
-        Offer(("s", "none"), 0, 20.0),
+        TimedOffer(("s", "slow"), 3, 300.0),
+        TimedOffer(("s", "quick"), 2, 100.0),
+        TimedOffer(("s", "none, quick"), 0, 10.0),
+        TimedOffer(("s", "none"), 0, 20.0),
     ]
     assert [one.key[1] for one in choose(offers, 1000.0)] == ["quick", "slow", "none, quick", "none"]
     # What does not fit leaves its time to others.

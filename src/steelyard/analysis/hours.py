@@ -40,7 +40,7 @@ def key_of(spec: RunSpec) -> Key:
     return spec.study.removesuffix(SUFFIX), spec.configuration
 
 
-class Times:
+class RunTimes:
     """How long runs take, by those that have ended."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ def _longest_s(spec: RunSpec) -> float | None:
 
 
 @dataclass(frozen=True)
-class Offer:
+class TimedOffer:
     """A configuration that can be measured."""
 
     key: Key
@@ -116,7 +116,7 @@ class Offer:
     """How long all its missing jobs take."""
 
 
-def choose(offers: Iterable[Offer], left_s: float) -> list[Offer]:
+def choose(offers: Iterable[TimedOffer], left_s: float) -> list[TimedOffer]:
     """Return the configurations to measure in the time that is left.
 
     Those with the most figures per second are taken first, as long as they fit; each with all its jobs, because fewer
@@ -183,7 +183,7 @@ class TimedSuite:
     ) -> None:
         """`end_s`: when the time is over, on the clock."""
         self._folder, self._parts, self._end_s, self._clock = folder, parts, end_s, clock
-        self._times = Times()
+        self._times = RunTimes()
         self._candidates = [one for part in parts for one in _candidates(part)]
         runs = [spec for part in parts for spec in (*part.expansion.runs, *short_runs(part.expansion).runs)]
         self._not_made = {(spec.study, spec.run_id): spec for spec in runs}
@@ -202,7 +202,7 @@ class TimedSuite:
             return None
         return sum(one.figures for one in self._candidates if one.key in keys)
 
-    def chosen(self) -> dict[Key, Offer]:
+    def chosen(self) -> dict[Key, TimedOffer]:
         """Return the configurations whose missing jobs fit into the time that is left."""
         return self._choose(self._candidates)
 
@@ -288,10 +288,10 @@ class TimedSuite:
     def _time_left_s(self) -> float:
         return self._end_s - self._clock()
 
-    def _choose(self, group: Sequence[_Candidate]) -> dict[Key, Offer]:
+    def _choose(self, group: Sequence[_Candidate]) -> dict[Key, TimedOffer]:
         self._look()
         timed = [(one, self._left_s(one)) for one in group if self._to_make(one)]
-        offers = [Offer(one.key, one.figures, left_s) for one, left_s in timed if left_s is not None]
+        offers = [TimedOffer(one.key, one.figures, left_s) for one, left_s in timed if left_s is not None]
         return {offer.key: offer for offer in choose(offers, self._time_left_s())}
 
     def _missing(self, one: _Candidate) -> int:

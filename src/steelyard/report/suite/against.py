@@ -39,7 +39,7 @@ NAME = "against"
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Direction:
     """A stated ratio in one direction: the first machine's settings are those of the results here."""
 
     printed: PrintedRatio
@@ -83,7 +83,7 @@ class _Side:
 class _Answer:
     """A stated ratio and one of ours, or the reason why there is none."""
 
-    asked: _Asked
+    asked: _Direction
     where: str
     """The settings of our two configurations."""
     ratio: Ratio | None
@@ -118,10 +118,10 @@ def against_section(here: SuiteResults, there: SuiteResults) -> Section:
 def _answers(printed: PrintedRatio, here: SuiteResults, there: SuiteResults) -> list[_Answer]:
     """Return the answers to a stated ratio; in both directions if its machines have different settings."""
     ways = (False, True) if printed.over_at else (False,)
-    return [answer for other_way in ways for answer in _one_way(_Asked(printed, other_way), here, there)]
+    return [answer for other_way in ways for answer in _one_way(_Direction(printed, other_way), here, there)]
 
 
-def _one_way(asked: _Asked, here: SuiteResults, there: SuiteResults) -> list[_Answer]:
+def _one_way(asked: _Direction, here: SuiteResults, there: SuiteResults) -> list[_Answer]:
     pairs = _pairs(asked, here, there)
     if not pairs:
         wanted = " and ".join(_told(side) + where for side, where in zip(asked.sides, (" here", " there"), strict=True))
@@ -130,7 +130,7 @@ def _one_way(asked: _Asked, here: SuiteResults, there: SuiteResults) -> list[_An
     return [_judge(asked, *pair) for pair in (pairs if len(pairs) < 2 else (pairs[0], pairs[-1]))]
 
 
-def _pairs(asked: _Asked, here: SuiteResults, there: SuiteResults) -> list[tuple[_Side, _Side]]:
+def _pairs(asked: _Direction, here: SuiteResults, there: SuiteResults) -> list[tuple[_Side, _Side]]:
     """Return the measured configurations of both machines that differ in nothing but the settings asked for."""
     mine, theirs = asked.sides
     pairs = _matching(here, there, asked.printed.part, mine, theirs)
@@ -163,7 +163,7 @@ def _sides(results: SuiteResults, part: str, settings: dict[str, Any]) -> Iterat
             yield _Side(results, planned, *measured)
 
 
-def _judge(asked: _Asked, here: _Side, there: _Side) -> _Answer:
+def _judge(asked: _Direction, here: _Side, there: _Side) -> _Answer:
     """Compare two configurations by the rules; the machine is what differs."""
     figure = asked.printed.figure
     where = _where(here, there)
@@ -197,7 +197,7 @@ def _reason(made: Comparison) -> str:
     return "no interval, as one of the machines has too few jobs or drifted"
 
 
-def _conditions(asked: _Asked, here: _Side, there: _Side, made: Comparison) -> Iterator[Condition]:
+def _conditions(asked: _Direction, here: _Side, there: _Side, made: Comparison) -> Iterator[Condition]:
     """Yield what must hold, and what is different from the document on both machines."""
     yield from (Condition(f"if {text}") for text in asked.printed.unclear)
     stated = asked.printed.at.get("devices")

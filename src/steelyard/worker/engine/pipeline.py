@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from steelyard.worker.workloads.feed import Feed
 
 
-class Part(NamedTuple):
+class StageOfRank(NamedTuple):
     """What one rank has of a model."""
 
     module: nn.Module
@@ -35,7 +35,7 @@ class Part(NamedTuple):
     head, with the group of the processes that have a copy."""
 
 
-def part_of(bundle: ModelBundle, spec: RunSpec, rank: int) -> Part:
+def stage_of(bundle: ModelBundle, spec: RunSpec, rank: int) -> StageOfRank:
     """Return a rank's stage of the model. All ranks call this together."""
     if bundle.stages is None:
         raise InputError(
@@ -51,7 +51,7 @@ def part_of(bundle: ModelBundle, spec: RunSpec, rank: int) -> Part:
             group = dist.new_group(users)
             if rank in users:
                 groups[named[rank][parameter]] = group
-    return Part(stages[rank], groups)
+    return StageOfRank(stages[rank], groups)
 
 
 class _Stage(nn.Module):
@@ -81,19 +81,19 @@ class Pipelined(Training):
         self,
         spec: RunSpec,
         feed: Feed,
-        part: Part,
+        own: StageOfRank,
         bundle: ModelBundle,
         precision: Precision,
         parallel: Parallel,
     ) -> None:
         from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-        super().__init__(spec, feed, part.module, bundle, precision, parallel)
+        super().__init__(spec, feed, own.module, bundle, precision, parallel)
         rank, count = dist.get_rank(), spec.accumulation
         self._first, self._last = rank == 0, rank == spec.devices - 1
-        parameters = dict(part.module.named_parameters())
-        self._shared = [(parameters[name], group) for name, group in part.groups.items()]
-        module = _Stage(part.module, self._loss, precision, count)
+        parameters = dict(own.module.named_parameters())
+        self._shared = [(parameters[name], group) for name, group in own.groups.items()]
+        module = _Stage(own.module, self._loss, precision, count)
         stage = PipelineStage(module, rank, spec.devices, feed.device)
         self._schedule = Schedule1F1B(stage, count, lambda loss, _: loss, scale_grads=False)
         self._shown = torch.zeros(1, device=feed.device)

@@ -27,7 +27,7 @@ from steelyard.worker.engine.flops import built_on_meta, count
 from steelyard.worker.engine.generate import Generating, count_generation, generation_of, prompts_of
 from steelyard.worker.engine.job import Alone, Team
 from steelyard.worker.engine.parallel import Parallel
-from steelyard.worker.engine.pipeline import Pipelined, part_of
+from steelyard.worker.engine.pipeline import Pipelined, stage_of
 from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Loading, Training
 from steelyard.worker.measure import clock, numa
@@ -248,7 +248,7 @@ class TorchJob:
         self._products = self._precision.cast or own or torch.float32
         attention.refuse_other(spec, self._bundle, device, self._products)
         memory = self._device.memory_bytes()
-        part = part_of(bundle, spec, self._device.rank) if self._parallel.pipelines else None
+        part = stage_of(bundle, spec, self._device.rank) if self._parallel.pipelines else None
         module = self._placed(bundle.module if part is None else part.module)
         if spec.mode == "generate":
             made = generation_of(bundle, spec.workload)
