@@ -131,6 +131,7 @@ def replaced(name: str, **values: Any) -> dict[str, Any]:
         replaced("0.bias", shape=[-64]),
         replaced("0.bias", shape=[10**30]),
         replaced("0.bias", shape="64"),
+        replaced("0.bias", shape=[64, *40 * [1]]),
         replaced("0.bias", data_offsets=[0, 256]),
         replaced("0.bias", data_offsets=[-256, 0]),
         replaced("0.bias", data_offsets=[10**12, 10**12 + 256]),

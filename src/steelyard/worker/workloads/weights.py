@@ -39,6 +39,8 @@ KINDS = {
 }
 LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 16 << 20
+MOST_SIDES = 16
+"""Of a tensor: the product of a million large numbers would take minutes."""
 SPARE_BYTES = 64 << 20
 """How much larger than the model in double precision a file may be: names, and a head that is not used."""
 COUNTER = "num_batches_tracked"
@@ -108,9 +110,9 @@ def _stored(path: Path, text: bytes, size_bytes: int) -> list[_Stored]:
         entries.sort(key=lambda named: tuple(map(int, named[1]["data_offsets"])))
         stored, end = [], 0
         for name, entry in entries:
-            kind, shape = KINDS[entry["dtype"]], tuple(map(int, entry["shape"]))
+            kind, shape = KINDS[entry["dtype"]], tuple(map(int, entry["shape"][: MOST_SIDES + 1]))
             length = math.prod(shape) * torch.empty(0, dtype=kind).element_size()
-            if min(shape, default=0) < 0 or entry["data_offsets"] != [end, end + length]:
+            if len(shape) > MOST_SIDES or min(shape, default=0) < 0 or entry["data_offsets"] != [end, end + length]:
                 raise ValueError(name)
             stored.append(_Stored(name, kind, shape, length))
             end += length
