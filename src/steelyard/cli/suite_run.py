@@ -41,9 +41,10 @@ from steelyard.inputs.suites import suite_names
 from steelyard.launch.allocation import devices_here, launcher_here
 from steelyard.launch.local_study import Outcome, run_all
 from steelyard.launch.plan import campaigns
-from steelyard.report.page import Page, Table
+from steelyard.report.page import Page
 from steelyard.report.render.csv_table import table_object
 from steelyard.report.render.files import default_name, require_place, write
+from steelyard.report.suite.against import CONDITIONS_OF_TWO
 from steelyard.report.suite.against import NAME as AGAINST
 from steelyard.report.suite.answers import KIND
 from steelyard.report.suite.beside import SuiteResults
@@ -303,17 +304,21 @@ def report(arguments: argparse.Namespace) -> int:
         for part in page.all_sections:
             if part.answer and not part.folded:
                 print("\n".join(wrapped(f"{part.title}: {part.answer}")))
-        for shown in _shown_tables(page):
-            heads = [" ".join(filter(None, (column.name, column.unit))) for column in shown.columns]
-            print("", table(heads, [[cell.text for cell in row] for row in shown.rows]), sep="\n")
-            print("\n".join(line for note in shown.notes for line in wrapped(note)))
+        for line in _tables_as_lines(page):
+            print(line)
         print("", printable(f"{made.path}: {made.size_bytes:,} bytes"), sep="\n")
     return 0
 
 
-def _shown_tables(page: Page) -> list[Table]:
-    """Return the tables that the terminal shows too: what a machine reaches, and the ratios of two machines."""
-    return [one for one in page.tables if one.name in (REACHED, AGAINST)]
+def _tables_as_lines(page: Page) -> Iterator[str]:
+    """Yield what the terminal shows too: what a machine reaches, and the ratios of two machines."""
+    by_name = {one.name: one for one in page.tables}
+    for shown in (by_name[name] for name in (REACHED, AGAINST) if name in by_name):
+        heads = [" ".join(filter(None, (column.name, column.unit))) for column in shown.columns]
+        yield from ("", table(heads, [[cell.text for cell in row] for row in shown.rows]))
+        conditions = by_name.get(CONDITIONS_OF_TWO) if shown.name == AGAINST else None
+        letters = [f"({row[0].text}) {row[1].text}" for row in conditions.rows] if conditions is not None else []
+        yield from (line for note in (*shown.notes, *letters) for line in wrapped(note))
 
 
 def _other_results(arguments: argparse.Namespace, suite_folder: SuiteFolder) -> ResultFolder:

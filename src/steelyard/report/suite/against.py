@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 BETWEEN = "between"
 NAME = "against"
 """Of the table with the ratios."""
+CONDITIONS_OF_TWO = "against-conditions"
+"""Of the table that says what its letters mean."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def against_section(here: SuiteResults, there: SuiteResults) -> Section:
         "Nothing is concluded from how near they are."
     )
     letters = Letters(())
-    blocks = (_table(made, without, here, there, letters), letters.table(f"{NAME}-conditions"))
+    blocks = (_table(made, without, here, there, letters), letters.table(CONDITIONS_OF_TWO))
     return Section("two-machines", "Ratios of two machines", "", text, tuple(filter(None, blocks)))
 
 
