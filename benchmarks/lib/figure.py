@@ -16,6 +16,9 @@ from typing import Any, NoReturn
 from steelyard.derive.load import load_between
 from steelyard.hostload import read_load
 
+# As in .ci/lib: where nothing may be kept, every process that a figure starts compiles torch again, for ten seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 @dataclass(frozen=True)
 class Figure:

@@ -35,6 +35,8 @@ class Program:
     package: str = "torch"
     """What it imports beside the standard library."""
     combinations: tuple[tuple[int, int, bool], ...] = PAIRS
+    backend: str = "aot_eager"
+    """Of torch.compile. It traces models and gradients as inductor does, which takes minutes to write C++ for them."""
     options: tuple[str, ...] = ()
     steps: int = STEPS
     always_torchrun: bool = False
@@ -47,7 +49,7 @@ class Program:
 
 
 ALL = (
-    Program("plain", batch=32),
+    Program("plain", batch=32, backend="inductor"),
     Program("nanogpt_like", batch=4, sees_batches=False),
     Program("amp_scaler", batch=16),
     Program("gan", batch=32),
@@ -108,7 +110,7 @@ class Case:
             *(start if self.ranks > 1 or self.program.always_torchrun else []),
             str(PROGRAMS / f"{self.program.name}.py"),
             *(word for name, value in numbers.items() for word in (name, str(value))),
-            *(["--compile"] if self.compile else []),
+            *(["--compile", self.program.backend] if self.compile else []),
             *self.program.options,
         ]
 

@@ -27,6 +27,8 @@ from steelyard.launch.kubernetes.store import Key, presign
 Object = dict[str, Any]
 PATIENCE_S = 300.0
 """Ends a hang and judges nothing, as HANG_S of tests/conftest.py does; figures use this file without that one."""
+IMAGE_FOLDER = "/"
+"""Where containers start, if their pod does not say it."""
 ITEM = re.compile(r"(/api/v1|/apis/[^/]+/[^/]+)/namespaces/([^/]+)/([a-z]+)(?:/([^/]+))?(/log)?")
 
 
@@ -308,7 +310,7 @@ class Kubelet:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                cwd=mapped(container.get("workingDir", "/"), places),
+                cwd=mapped(container.get("workingDir", IMAGE_FOLDER), places),
             )
 
     def wait(self, tell: int | None = None) -> int:

@@ -10,6 +10,7 @@ import functools
 import gzip
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,10 +30,12 @@ import recorded
 from conftest import HANG_S
 from platform_kubernetes import ObjectStore, Platform, stamp
 from ports import port_block
+from program_cases import PROGRAMS
 from steelyard.cli.main import main
 from steelyard.contracts.base import from_json_object
 from steelyard.contracts.sim import Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec, Source
+from steelyard.contracts.wrap import Program
 from steelyard.errors import InputError, SteelyardError
 from steelyard.extras import install_line
 from steelyard.inputs.site import Cluster, Container, Limits, Mount, Place, Pool, Site, Toleration
@@ -551,6 +554,38 @@ def test_torch_over_two_pods(tmp_path: Path, platform: Platform, meeting: dict[s
     assert record.launch.scheduled.nodes == ("node-0", "node-1")
     steps = [file.name for file in record.raw if file.name.startswith("steps")]
     assert steps == ["steps-00000.bin", "steps-00001.bin"]
+
+
+@pytest.mark.parametrize(
+    "nodes", [pytest.param(1, marks=pytest.mark.full("takes long: 10 s; the gate has the one over two pods")), 2]
+)
+def test_a_program_that_is_in_the_image(
+    tmp_path: Path, platform: Platform, meeting: dict[str, str], monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    """It starts in the folder of its image, and torchrun learns from variables in which pod it is."""
+    for name in ("plain.py", "truth.py"):
+        shutil.copy(PROGRAMS / name, tmp_path)
+    monkeypatch.setattr("platform_kubernetes.IMAGE_FOLDER", str(tmp_path))
+    command = ("torchrun", "plain.py", "--steps", "30", "--batch", "16", "--accumulation", "{accumulation}")
+    program = Program(command=command, parameters={"accumulation": 2})
+    spec = RunSpec(
+        run_id="t", configuration="t", study=STUDY, workload="train", program=program, device="cpu", devices=2, batch=1
+    )
+    pool = {"devices_per_node": 2 // nodes, "resource": None}
+    site = make_site(pool, meeting_host="127.0.0.1", environment={**meeting, "OMP_NUM_THREADS": "1"})
+    form = replace(shape(nodes, 1), sharing=2 // nodes, program=True)
+    campaign = make_campaign(tmp_path, [[spec]], site=site, form=form)
+    assert pod_spec(campaign)["containers"][0]["resources"]["requests"]["cpu"] == "32"
+    send(campaign, tmp_path)
+    platform.run_all(tmp_path / "nodes")
+    assert look(tmp_path).problems == []
+    record = collected(tmp_path)["t"]
+    assert record.status.code == "completed", record.status
+    seen = record.wrapped
+    assert seen is not None
+    assert (seen.level, seen.world, seen.ranks_reported, seen.steps) == (2, 2, 2, 30)
+    assert (record.spec.batch, record.spec.accumulation, seen.samples) == (16, 2, "seen")
+    assert "program_time" in record.quantities
 
 
 def test_a_users_own_workload_travels_along(tmp_path: Path, platform: Platform) -> None:

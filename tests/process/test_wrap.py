@@ -141,7 +141,8 @@ print(json.dumps([sys.stdin.read(), os.getcwd(), dict(os.environ), sys.path[0], 
     with_us = seen([*command(tmp_path), sys.executable, str(script)])
     added = {name: value for name, value in with_us[2].items() if alone[2].get(name) != value}
     assert sorted(added) == [
-        "PYTHONPATH", "STEELYARD_LAUNCH", "STEELYARD_WRAP", "STEELYARD_WRAP_OPTIONS", "STEELYARD_WRAP_ZERO",
+        "PYTHONPATH", "STEELYARD_LAUNCH", "STEELYARD_WRAP", "STEELYARD_WRAP_OPTIONS", "STEELYARD_WRAP_PID",
+        "STEELYARD_WRAP_ZERO",
     ]  # fmt: skip
     assert added["PYTHONPATH"].endswith("/worker/wrap/inject:/some/where")
     assert json.loads(added["STEELYARD_WRAP_OPTIONS"]) == {"max_steps": None, "max_seconds": None}
@@ -252,6 +253,16 @@ def test_a_reader_that_goes_ends_the_program_as_without_us(tmp_path: Path) -> No
         capture_output=True, check=False,
     )  # fmt: skip
     assert (done.stdout, done.returncode) == (b"y\ny\n", 128 + signal.SIGPIPE)
+
+
+def test_a_command_in_an_allocation_runs_where_it_was_typed(tmp_path: Path) -> None:
+    """How it is spread over the nodes is its own affair; a step of ours would change what it sees."""
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2"}
+    done = subprocess.run(
+        [*command(tmp_path), "bash", "-c", "cat; echo $SLURM_NTASKS"], env={**os.environ, **job}, input=b"typed\n",
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == (b"typed\n2\n", 0)
 
 
 def test_the_time_limit(tmp_path: Path) -> None:

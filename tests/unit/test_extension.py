@@ -46,7 +46,7 @@ def test_a_study_that_is_complete_needs_nothing(simulate: Simulate) -> None:
     assert extension.needs == extension.lost == ()
     assert " ".join(" ".join(extension_lines(extension, "steelyard study s.toml")).split()) == (
         "Nothing to add: every configuration has 3 jobs, none too short or with a trend. For longer jobs, raise "
-        "budget.max_seconds in the study."
+        "budget.max_seconds in the study, or max_steps of its program."
     )
 
 

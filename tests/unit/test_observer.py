@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from steelyard.contracts import sample_files
+from steelyard.worker.wrap.inject.steelyard_observer import readback
 from steelyard.worker.wrap.inject.steelyard_observer import training as observer
-from steelyard.worker.wrap.inject.steelyard_observer.clocks import HostClock
+from steelyard.worker.wrap.inject.steelyard_observer.clocks import EventClock, HostClock
 from steelyard.worker.wrap.inject.steelyard_observer.observed import Fetched, Observed
+from steelyard.worker.wrap.inject.steelyard_observer.readback import read_rank
 from steelyard.worker.wrap.inject.steelyard_observer.training import SeenTraining, StopLimits, find_cycle
 
 INJECT = Path(observer.__file__).parents[1]
@@ -98,6 +101,33 @@ def update(training: SeenTraining, optimizer: Optimizer, closures: int = 0, accu
     for _ in range(closures):
         found[0][1]()
     training.update_ends(optimizer, (), {})
+
+
+class Events:
+    """A device whose queue is captured into a graph at times; then no event may be asked for anything."""
+
+    def __init__(self) -> None:
+        self.captures = False
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.captures
+
+    def Event(self, *, enable_timing: bool) -> Any:  # noqa: N802 -- as torch has it
+        assert enable_timing
+        return self
+
+    def record(self) -> None:
+        assert not self.captures
+
+    def query(self) -> bool:
+        assert not self.captures
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, _: Any) -> float:
+        return 1.0
 
 
 def samples_of(training: SeenTraining) -> list[int]:
@@ -289,6 +319,123 @@ def test_the_end_after_a_number_of_steps(training: SeenTraining) -> None:
     assert (ended.value.code, len(training.files.rows), training.stopped) == (0, 3, True)
 
 
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, (3, 4)),
+        # A batch script, and a step.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}, (0, 1)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2)),
+    ],
+)
+def test_the_rank_of_a_process(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], place: tuple[int, int]
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = read_rank(SeenTraining(".", 0.0, StopLimits()))
+    assert (found["rank"], found["world"]) == place
+
+
+def test_a_rank_is_kept_when_the_program_leaves_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As programs do at their end that were started without the variables of a launcher."""
+
+    class Group:
+        initialized = True
+        is_available = staticmethod(lambda: True)
+        get_rank = staticmethod(lambda: 1)
+        get_world_size = staticmethod(lambda: 2)
+
+        @classmethod
+        def is_initialized(cls) -> bool:
+            return cls.initialized
+
+    monkeypatch.setattr(readback, "_torch", lambda: SimpleNamespace(distributed=Group))
+    training = SeenTraining(".", 0.0, StopLimits())
+    before = read_rank(training)
+    Group.initialized = False
+    assert read_rank(training) == before == {"rank": 1, "world": 2, "device": "cpu"}
+
+
+class Epoch(Loader):
+    """An iterator over some data."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+
+def test_batches_of_data_that_nothing_is_trained_on_are_an_evaluation(training: SeenTraining) -> None:
+    """Also without `eval()`, as where a copy of the model is evaluated."""
+    train, test, optimizer = object(), object(), Optimizer()
+    for _ in range(2):
+        epoch = Epoch(train)
+        for _ in range(3):
+            fetch(training, epoch)
+            backward(training)
+            update(training, optimizer)
+        for _ in range(4):
+            fetch(training, held := Epoch(test), samples=100)
+            assert training.evaluating
+    fetch(training, Epoch(train))
+    assert not training.evaluating
+    assert not held._steelyard_batches  # type: ignore[attr-defined]
+    assert samples_of(training) == [8] * 6
+    assert training.evaluation_s > 0.0
+    assert training.evaluation_mode_s == 0.0
+
+
+def test_other_data_that_is_trained_on_is_no_evaluation(training: SeenTraining) -> None:
+    """A second data set, which is new in the second half."""
+    optimizer = Optimizer()
+    for dataset in (object(), object()):
+        epoch = Epoch(dataset)
+        for _ in range(3):
+            fetch(training, epoch)
+            backward(training)
+            update(training, optimizer)
+            assert not training.evaluating
+    assert samples_of(training) == [8] * 6
+    assert training.evaluation_s == 0.0
+    assert all(row[2] > 0.0 for row in training.files.rows)
+
+
+def test_a_mode_alone_is_no_proof_of_an_evaluation(training: SeenTraining) -> None:
+    loader, parameter = Loader(), Parameter()
+    optimizer = Optimizer(parameter)
+    for _ in range(3):
+        training.mode_set(Module(parameter), False)
+        training.mode_set(Module(parameter), True)
+        fetch(training, loader)
+        backward(training)
+        update(training, optimizer)
+    training.finish()
+    assert training.evaluation_mode_s == training.evaluation_s
+    assert training.evaluation_s > 0.0
+
+
+def test_a_first_mark_without_a_known_beginning_ends_no_step(training: SeenTraining) -> None:
+    for _ in range(6):
+        training.marked()
+    assert samples_of(training) == [0] * 5
+
+
+def test_an_update_that_is_captured_is_no_step(training: SeenTraining, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, optimizer, loader = Events(), Optimizer(), Loader()
+    monkeypatch.setattr(observer, "clock_of", lambda _: EventClock(device))
+    for captures in (False, False, True, False):
+        fetch(training, loader)
+        backward(training)
+        device.captures = captures
+        update(training, optimizer)
+        device.captures = False
+    assert (training.steps, training.updates, training.captures) == (3, 3, 1)
+    training.finish()
+    assert not training.failed
+
+
 def test_an_error_of_the_observer_does_not_reach_the_program(training: SeenTraining, tmp_path: Path) -> None:
     training.fired = 1  # type: ignore[assignment]
     optimizer = Optimizer()
@@ -421,6 +568,14 @@ def test_a_program_without_torch_marks_its_steps(tmp_path: Path) -> None:
     code = "import steelyard\nfor _ in range(7):\n    steelyard.mark_step()\nprint(steelyard.mark_step())"
     done = start(tmp_path, "-c", code)
     assert (done.stdout, done.stderr) == ("None\n", "")
-    assert sum(place.steps for place in sample_files.chunk_places(tmp_path / "raw" / "steps-00000.bin")) == 8
+    assert sum(place.steps for place in sample_files.chunk_places(tmp_path / "raw" / "steps-00000.bin")) == 7
     events = [json.loads(line) for line in (tmp_path / "raw" / "events-00000.jsonl").read_text().splitlines()]
-    assert [event["steps"] for event in events if event["kind"] == "wrapped"][-1] == 8
+    assert [event["steps"] for event in events if event["kind"] == "wrapped"][-1] == 7
+
+
+def test_steps_are_marked_where_steelyard_is_not_installed(tmp_path: Path) -> None:
+    code = "import steelyard\nfor _ in range(7):\n    steelyard.mark_step()\nprint(dir(steelyard)[-1])"
+    # Without the folders of installed packages; ours hides no other sitecustomize, and says so as Python expects.
+    done = start(tmp_path, "-S", "-c", f"try: import sitecustomize\nexcept ImportError: pass\n{code}")
+    assert (done.stdout, done.stderr) == ("mark_step\n", "")
+    assert sum(place.steps for place in sample_files.chunk_places(tmp_path / "raw" / "steps-00000.bin")) == 6

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from steelyard.contracts.base import from_json_object, to_json_object
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.spec import RunSpec
 from steelyard.contracts.wrap import Program, literal, program_name
 from steelyard.errors import InputError
-from steelyard.inputs.command import extend, run_again, run_longer
+from steelyard.inputs.command import extend, published_command, run_again, run_longer
 from steelyard.inputs.study import Expansion, expand, load_study
+from steelyard.report.page import Page, Section
+from steelyard.report.render.html import html
+from steelyard.report.render.latex import latex
+from steelyard.report.render.markdown import markdown
 from steelyard.worker.wrap.place import NodePlace
 
 if TYPE_CHECKING:
@@ -129,9 +134,9 @@ def test_the_place_of_a_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         monkeypatch.setenv(name, value)
     place = NodePlace.read(8, os.environ)
     command = ("run", "{devices}", "{devices_per_node}", "{nodes}", "{node}", "{host}:{port}")
-    assert Program(command=command).words(place.values()) == ["run", "8", "4", "2", "1", "n1:29500"]
+    assert Program(command=command).words(place.values()) == ["run", "8", "4", "2", "1", "n1:" + place.port]
     given = place.environment("/inject")
-    wanted = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
+    wanted = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n1", "MASTER_PORT": place.port}
     wanted |= {f"PET_{name}": value for name, value in wanted.items()} | {"PET_NPROC_PER_NODE": "4"}
     assert wanted.items() <= given.items()
     assert given["PYTHONPATH"] == "/inject:/own"
@@ -146,7 +151,7 @@ def test_the_place_of_a_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_the_command_of_a_program_again() -> None:
     program = Program(command=("python", "/home/me/train.py", "--data=/home/me/set", "{lr}"), parameters={"lr": 0.1})
     spec = RunSpec(run_id="x", configuration="x", workload="train", program=program)
-    same = "-- python train.py --data=set 0.1"
+    same = "-- python /home/me/train.py --data=/home/me/set 0.1"
     assert run_again(spec, repeats=3) == f"steelyard wrap --repeats 3 {same}"
     assert run_again(spec, {"batch": 2}) == "", "the program would have to be changed"
     assert run_longer(spec, 3) == "", "it runs to its end"
@@ -155,3 +160,34 @@ def test_the_command_of_a_program_again() -> None:
     studied = dataclasses.replace(limited, study_arguments=("study", "a.toml"))
     assert extend(studied, repeats=2) == "steelyard study a.toml --extend"
     assert run_longer(studied, 2) == "", "its file would have to be changed"
+
+
+@pytest.mark.parametrize(
+    ("command", "public"),
+    [
+        ("steelyard wrap -- python train.py --data=sets/a --url https://x.org/a/b", True),
+        ("steelyard wrap -- /opt/python/bin/python3 train.py", False),
+        ("steelyard wrap -- python '~/my train.py'", False),
+        ("steelyard wrap -- python train.py --data=/home/me/set", False),
+        ("steelyard wrap -- bash -c 'cd /home/me && exec python train.py'", False),
+        ("steelyard wrap -- a && steelyard wrap -- ~/bin/b", False),
+        ("it's a sentence", True),
+    ],
+)
+def test_a_command_with_private_folders_is_not_published(command: str, *, public: bool) -> None:
+    assert published_command(command) == (command if public else "")
+    finding = Finding(code="SY203", severity="note", message="m", fix="f", command=command)
+    page = Page("t", "", (Section("s", "S", findings=(finding,)),), "2026-01-01T00:00:00Z", "me")
+    for text in (html(page), markdown(page), latex(page, {})):
+        told = text.replace(r"\allowbreak{}", "")
+        assert ("train.py" in told or "home" in told) == (public and "train" in command)
+
+
+def test_a_misspelt_placeholder_goes_before_the_setting_it_was_for(tmp_path: Path) -> None:
+    text = "run.program.command = 'train.py --size {btach} --lr {lr}'\nsweep.batch = [1, 2]\nsweep.lr = [0.1]\n"
+    with pytest.raises(InputError, match=r"did you mean {batch}") as caught:
+        study(tmp_path, text)
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.problem) == ("run.program.command", "{btach} stands for nothing")
+    with pytest.raises(InputError, match=r"{x} stands for nothing; valid: .*{devices}.*{batch}"):
+        study(tmp_path, text.replace("btach", "x"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,11 +12,14 @@ from conftest import make_spec
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.select import select
 from steelyard.analysis.summary import summarise
+from steelyard.analysis.sweep import selecting
+from steelyard.cli.main import main
 from steelyard.contracts.observe import DeviceFacts, Settings
 from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Noise, SimTruth
 from steelyard.contracts.spec import Loader
 from steelyard.errors import InputError
-from steelyard.results.store import ResultFolder, write_json
+from steelyard.launch.plan import PLAN_FILE, RUNS, study_folder
+from steelyard.results.store import PLANS, ResultFolder, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,3 +180,67 @@ def test_a_cell_without_a_figure_says_why(simulate: Simulate) -> None:
     found = row(simulate, sim=SimTruth(memory=Memory(limit_bytes=10.0, fixed_bytes=100.0)))
     assert (found.status, dict(found.figures)) == ("out_of_memory", {})
     assert found.get("jobs_lost") == "1 out_of_memory"
+
+
+@pytest.mark.parametrize(
+    ("selection", "wanted", "text"),
+    [
+        ("sweep", ("sim-8-bf16", "sim-8-fp32"), "sweep:batch=8"),
+        ("sweep", ("sim-8-bf16",), "sweep:batch=8,precision=bf16"),
+        ("sweep:batch=8", ("sim-8-bf16",), "sweep:batch=8,precision=bf16"),
+        ("sweep", ("sim-8-bf16", "sim-32-fp32"), "sweep/sim-32-fp32"),
+    ],
+)
+def test_a_selection_is_written_so_that_it_selects(
+    folder: ResultFolder, selection: str, wanted: tuple[str, ...], text: str
+) -> None:
+    cells = select(folder, selection)
+    assert selecting(cells, [cell for cell in cells if cell.name in wanted], selection) == text
+    assert select(folder, text)[0].name in wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "step"),
+    [
+        (["show", "sweep", "--derive"], "sweep: 4 runs: sim-32-bf16-r0000; ", "show sim-32-bf16-r0000 --derive"),
+        (["show", "nosuch", "--derive"], "no such study or run", "show"),
+        (["compare", "sweep:batch=8"], "A: 2 configurations: ",
+         "compare sweep:batch=8,precision=bf16 sweep:batch=8,precision=fp32"),
+        (["compare", "plain"], "missing: B", "compare --help"),
+        (["pack", "sweep", "--samples", "9", "--devices", "1", "-o", "pack"], "a pack covers one configuration",
+         "pack sweep:batch=32"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_named(
+    folder: ResultFolder, capsys: pytest.CaptureFixture[str], words: list[str], says: str, step: str
+) -> None:
+    assert main([*words, "--results", str(folder.path)]) == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert f"steelyard {step}" in told.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("left", "waiting", "step"),
+    [
+        ("sim-8-bf16-r0001", False, "next: write [sweep] batch = [8, 32, 128] into the study"),
+        ("sim-128-bf16-r0000", False, "next: steelyard study s.toml"),
+        ("sim-128-bf16-r0000", True, "next: steelyard status few"),
+    ],
+)
+def test_a_study_is_only_continued_for_batches_that_it_lacks(
+    simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str, step: str, *, waiting: bool
+) -> None:
+    made = ResultFolder(tmp_path / "results")
+    arguments = ("study", "s.toml")
+    for batch in (8, 32):
+        record = simulate(make_spec(batch=batch, study_arguments=arguments, sim=SimTruth(step_time_s=0.02)))
+        put(made, record, study="few", cell=f"sim-{batch}-bf16")
+    (made.root / PLANS).mkdir()
+    (made.root / PLANS / "few-0123456789ab.json").write_text(json.dumps({"order": ["sim-8-bf16-r0000", left]}))
+    if waiting:
+        campaign = study_folder(made, "few") / "0001"
+        (campaign / RUNS / left).mkdir(parents=True)
+        (campaign / PLAN_FILE).write_text("{}")
+    main(["batch", "few", "--results", str(made.path)])
+    assert step in " ".join(capsys.readouterr().out.split())

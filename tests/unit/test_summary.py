@@ -9,6 +9,7 @@ import pytest
 
 from conftest import make_spec
 from steelyard.analysis.summary import job_throughput, labels, summarise
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.sim import Noise, SimTruth
 
 if TYPE_CHECKING:
@@ -50,6 +51,16 @@ def test_heavy_tails_are_doubted_across_jobs_too(simulate: Simulate) -> None:
     interval = job_throughput(jobs(simulate, ["a", "b", "c"], Noise(kind="pareto", alpha=1.5))).interval
     assert interval is not None
     assert "heavy tail" in interval.approximate[0]
+
+
+def test_two_findings_of_one_code_are_both_shown(simulate: Simulate) -> None:
+    """Once for all jobs: two figures that a program prints may both be wrong."""
+    record = simulate(make_spec())
+    wrong = tuple(
+        Finding(code="SY511", severity="warning", message=said, fix="correct it") for said in ("the time", "the rate")
+    )
+    (cell,) = summarise([dataclasses.replace(record, run_id=str(job), findings=wrong) for job in range(2)])
+    assert [finding.message for finding in cell.findings] == ["the time", "the rate"]
 
 
 def test_times_are_averaged_not_rates(simulate: Simulate) -> None:

@@ -129,7 +129,7 @@ def test_a_pod_passes_on_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         monkeypatch.delenv(threads.OMP, raising=False)
         for name, value in given.items():
             monkeypatch.setenv(name, value)
-        runner.task = {**task, "nodes": 1}
+        runner.task = {**task, "nodes": 1, "program": False}
         expected = {**given, **threads.variables(task["threads"], 4, given, task["cpus"])}
         found = runner.environment()
         assert {name: found.get(name, "") for name in (threads.OMP, threads.SHARE)} == {threads.SHARE: "", **expected}

@@ -12,10 +12,12 @@ import pytest
 
 from conftest import make_spec
 from steelyard.analysis.compare import compare
+from steelyard.analysis.extension import Extension, Need
 from steelyard.analysis.rows import row_of
-from steelyard.analysis.summary import labels, summarise
+from steelyard.analysis.summary import labels, summarise, why_longer
 from steelyard.contracts import observe, sample_files
 from steelyard.contracts.base import to_json_object
+from steelyard.contracts.finding import Finding
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.sim import Node, Power, Sensor, SimTruth
 from steelyard.contracts.spec import RunSpec
@@ -23,8 +25,12 @@ from steelyard.contracts.wrap import Program, ProgramEnd, Wrapped
 from steelyard.derive.observations import Observations
 from steelyard.derive.printed.claims import printed_claims
 from steelyard.derive.record import derive
+from steelyard.inputs.study import Configuration
 from steelyard.inputs.validate import parse_json
 from steelyard.results.store import record_text
+from steelyard.rules.statistics.runs import too_short
+from steelyard.terminal.live.progress import Progress
+from steelyard.terminal.study import extension_lines
 from steelyard.terminal.tables import cells_lines, record_lines
 from steelyard.worker.engine.run import run_directory
 from steelyard.worker.wrap.output import BoundedLog, Passage
@@ -166,8 +172,9 @@ def test_a_program_of_two_ranks_has_exact_figures_and_its_settings(raw: Raw) -> 
         assert record.quantities[name].interval is not None
     assert {"setup_time", "compile_time"}.isdisjoint(record.quantities)
     assert [phase.name for phase in record.phases][:2] == ["steps", "checkpoint"]
-    assert codes(record) <= {"SY203"}
-    assert all(found.command.startswith("steelyard wrap --repeats 3 -- torchrun") for found in record.findings)
+    assert {"SY627"} <= codes(record) <= {"SY203", "SY627"}
+    again = [found.command for found in record.findings if found.code == "SY203"]
+    assert all(command.startswith("steelyard wrap --repeats 3 -- torchrun") for command in again)
 
 
 def test_samples_that_a_loader_hides_leave_the_step_times(raw: Raw) -> None:
@@ -264,7 +271,16 @@ def test_a_rank_that_did_not_report_in_leaves_the_throughput_unknown(raw: Raw) -
     record = raw.record()
     assert record.quantities["throughput"].reason == "only 1 of 2 ranks reported in"
     assert value(record, "step_time_mean") == pytest.approx(STEP_S, rel=2e-3)
-    assert {"SY619"} <= codes(record) <= {"SY619", "SY203"}
+    assert {"SY619"} <= codes(record) <= {"SY619", "SY203", "SY627"}
+
+
+@pytest.mark.parametrize(("asked", "is_other"), [(1, False), (2, False), (4, True)])
+def test_devices_that_were_asked_for_and_not_used_are_a_finding(raw: Raw, asked: int, *, is_other: bool) -> None:
+    raw.spec = replace(raw.spec, devices=asked)
+    (raw.path / observe.SPEC_FILE).write_text(record_text(raw.spec), encoding="utf-8")
+    record = trained(raw).record()
+    assert record.spec.devices == 2
+    assert ("SY626" in codes(record)) is is_other
 
 
 def test_skipped_updates_are_a_finding(raw: Raw) -> None:
@@ -309,11 +325,18 @@ def test_the_energy_of_a_program_is_that_of_its_steps(tmp_path: Path, *, known: 
 
 def test_what_processes_used_is_unknown_if_somebody_else_started_them(raw: Raw) -> None:
     trained(raw)
-    raw.end(0, peak_rss_bytes=34e6, cpu_s=0.025)
+    raw.process(rank=1, world=2, elsewhere=True)
     record = raw.record()
     assert [value(record, name) for name in ("program_cpu_time", "program_memory_peak")] == [None, None]
     assert "srun" in (record.quantities["program_cpu_time"].reason or "")
     assert value(record, "program_time") == 30.0
+
+
+def test_a_program_that_is_smaller_than_what_started_it_has_no_known_memory(raw: Raw) -> None:
+    raw.end(0, peak_rss_bytes=None)
+    record = raw.record()
+    assert (value(record, "program_cpu_time"), value(record, "program_memory_peak")) == (55.0, None)
+    assert "which started it" in (record.quantities["program_memory_peak"].reason or "")
 
 
 def test_what_processes_used_is_unknown_if_some_were_on_other_nodes(raw: Raw) -> None:
@@ -332,6 +355,8 @@ def test_what_processes_used_is_unknown_if_some_were_on_other_nodes(raw: Raw) ->
         ({"exit_code": None, "signal": 9}, "", "killed", "the program was ended by signal 9"),
         ({"exit_code": 137}, "", "killed", "the program was ended by signal 9"),
         ({"exit_code": None, "signal": 2, "ended_by": "signal"}, "", "cancelled", "the program was ended by signal 2"),
+        ({"exit_code": 1, "ended_by": "signal"}, "", "cancelled",
+         "it was told to end by a signal; the program ended with exit code 1"),
         ({"exit_code": 1}, "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to\n", "out_of_memory",
          "torch.OutOfMemoryError: CUDA out of memory. Tried to"),
         ({"exit_code": None, "signal": 15, "ended_by": "time limit"}, "", "time_limit",
@@ -421,10 +446,24 @@ def test_a_utilisation_is_checked_with_the_counted_operations_and_the_peak(raw: 
     seen = replace(observed.program.seen, flops_per_step=flops)
     assert [claim.verdict for claim in printed_claims(observed, seen)] == ["agrees"]
     for share, factor, cause in ((0.2, 0.5, "sparsity"), (0.4 * 989.4 / 312, 989.4 / 312, "312.0 TFLOP/s")):
-        output(raw, f"MFU {100 * share:.3f}%")
+        output(raw, *2 * [f"MFU {100 * share:.3f}%"])
         (claim,) = printed_claims(Observations(raw.path), seen)
         assert cause in claim.causes[0]
         assert claim.factor == pytest.approx(factor, rel=1e-2)
+
+
+def test_figures_of_two_trainings_are_not_compared_with_the_steps_of_one(raw: Raw) -> None:
+    """A shell script starts Python twice: both print, and only the first was measured."""
+    trained(raw).process(rank=0, world=2, trains_too=True)
+    lines = [f"step {100 * number}: {TOKENS / STEP_S:.1f} tokens/s in total" for number in (1, 2, 3, 4, 1, 2, 3, 4)]
+    record = output(raw, *lines).record()
+    (claim,) = record.printed
+    assert (claim.verdict, claim.measured, "SY511" in codes(record)) == ("unknown", None, False)
+    assert claim.sentence.endswith("; unchecked: other processes trained as the same rank, and only the first was "
+                                   "measured.")  # fmt: skip
+    (found,) = [found for found in record.findings if found.code == "SY620"]
+    assert found.fix == "wrap each training on its own"
+    assert claim.sentence in " ".join(printed(record).split())
 
 
 def test_what_a_program_prints_is_kept_unchecked_if_its_steps_were_not_seen(raw: Raw) -> None:
@@ -440,6 +479,65 @@ def test_what_a_program_prints_is_kept_unchecked_if_its_steps_were_not_seen(raw:
     assert "throughput" not in record.quantities
     text = " ".join(printed(record).split())
     assert "The program prints 6.054 s per step (mean of 8 lines); unchecked: its steps were not seen" in text
+
+
+@pytest.mark.parametrize("stated", [99.0, 64.0])
+def test_stated_samples_that_were_seen_to_be_others(tmp_path: Path, stated: float) -> None:
+    """Both figures are told, and the command to measure again does not state them again."""
+    raw = trained(Raw(tmp_path / "raw", samples_per_step=stated, max_steps=100))
+    record = raw.record()
+    found = {finding.code: finding for finding in record.findings}
+    again = "steelyard wrap --max-steps 340"
+    assert value(record, "throughput") == pytest.approx(64 / STEP_S, rel=2e-3)
+    if stated == 64:
+        assert "SY628" not in found
+        assert f"{again} --samples-per-step 64 --" in found["SY203"].command
+    else:
+        assert found["SY628"].message == "99 samples per step are stated, but 64 were seen, and these count"
+        assert found["SY203"].command.startswith(f"{again} -- torchrun ")
+
+
+def test_the_samples_of_a_study_are_stated_in_its_file(raw: Raw, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = replace(raw.spec, study_arguments=("study", "s.toml"))
+    (raw.path / observe.SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
+    record = trained(raw, samples=0, samples_known=False, samples_reason="own loader", batch=None).record()
+    (found,) = [finding for finding in record.findings if finding.code == "SY621"]
+    assert found.fix.endswith(": samples_per_step in [run.program] of the study")
+    Progress().end(record, 1, 1)
+    assert "throughput unknown: own loader, 400 steps of " in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("launcher", [("docker", "run", "i"), ("srun", "-n", "2", "/opt/bin/apptainer", "exec"), ()])
+def test_a_container_that_hides_a_program(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+    raw = Raw(tmp_path / "raw", command=(*launcher, "python", "train.py", "docker"))
+    raw.end()
+    (found,) = [finding for finding in raw.record().findings if finding.code == "SY619"]
+    assert ("[container]" in found.fix) == bool(launcher)
+    assert ("PYTHONPATH" in found.fix) != bool(launcher)
+
+
+def test_a_notebook_does_not_show_what_its_cells_print(tmp_path: Path) -> None:
+    raw = trained(Raw(tmp_path / "raw", command=("/opt/bin/jupyter", "nbconvert", "--execute", "a.ipynb")))
+    assert "SY629" in codes(raw.record())
+    assert "SY629" not in codes(output(raw, "step 9: 6.05 s/step", "step 19: 6.05 s/step").record())
+
+
+def test_a_study_of_programs_is_not_extended_by_longer_jobs(raw: Raw) -> None:
+    """A program has no budget: only the number of its jobs can grow."""
+    finding = Finding(code="SY201", severity="warning", message="too few steps", fix="measure longer")
+    short = replace(trained(raw).record(), findings=(finding,), steps_seen=20)
+    assert too_short(short)
+    assert why_longer([short] * 3) is None
+    need = Need(Configuration("train-1", {"batch": 8}, raw.spec), short.spec, 1, 2, "1 of 3 jobs", 30.0)
+    lines = extension_lines(Extension((need,), ()), "steelyard study s.toml")
+    assert not any("max_seconds" in line or "240 s" in line for line in lines)
+
+
+def test_the_heading_of_operations_says_whose_they_are(raw: Raw) -> None:
+    record = trained(raw).record()
+    rate = replace(record.quantities["throughput_per_device"], value=5e9, unit="FLOP/s")
+    text = printed(replace(record, quantities={**record.quantities, "model_flops_device": rate}))
+    assert "  GFLOP/s per device\n" in text
 
 
 def test_programs_are_labelled_by_parameters_or_by_their_commands(raw: Raw) -> None:
@@ -516,6 +614,15 @@ def test_a_program_against_a_workload_is_blocked(tmp_path: Path, simulate: Calla
     (a,), b = rows(tmp_path / "a", {}), row_of(summarise([record])[0])
     codes = {found.code for found in compare([a], [b]).comparisons[0].findings if found.severity == "error"}
     assert {"SY102", "SY608"} <= codes
+
+
+@pytest.mark.parametrize("name", ["float32_products", "float32_convolutions"])
+def test_fp32_in_another_arithmetic_is_not_compared(tmp_path: Path, name: str) -> None:
+    full = {"precision": "fp32", "float32_products": "fp32", "float32_convolutions": "fp32"}
+    a, b = rows(tmp_path, {"settings": full}, {"settings": full | {name: "tf32"}})
+    assert (a.get("precision"), a.get("float32_convolutions")) == ("fp32", "fp32")
+    errors = {found.code for found in compare([a], [b]).comparisons[0].findings if found.severity == "error"}
+    assert errors == {"SY103"}
 
 
 def test_settings_that_a_program_hides_are_named(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def main():
         nn.Linear(FEATURES, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, CLASSES)
     )  # fmt: skip
     if args.compile:
-        model = torch.compile(model)
+        model = torch.compile(model, backend=args.compile)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=args.steps)
     model, optimizer, train, validation, scheduler = accelerator.prepare(model, optimizer, train, validation, scheduler)

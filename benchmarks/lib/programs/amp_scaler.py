@@ -42,7 +42,7 @@ def main():
     model = nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, CLASSES))
     if distributed:
         model = DistributedDataParallel(model)
-    forward = torch.compile(model) if args.compile else model
+    forward = torch.compile(model, backend=args.compile) if args.compile else model
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     criterion = nn.CrossEntropyLoss()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=20)

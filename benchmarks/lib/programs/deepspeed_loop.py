@@ -28,7 +28,7 @@ def main():
         model=model, model_parameters=model.parameters(), training_data=dataset, config=config
     )
     if args.compile:
-        engine.compile()
+        engine.compile(backend=args.compile)
 
     truth = Truth()
     total = 0.0

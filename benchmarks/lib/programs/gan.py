@@ -32,7 +32,7 @@ def main():
     generator = nn.Sequential(nn.Linear(NOISE, 256), nn.ReLU(), nn.Linear(256, FEATURES))
     critic = nn.Sequential(nn.Linear(FEATURES, 256), nn.LeakyReLU(0.2), nn.Linear(256, 1))
     if args.compile:
-        generator, critic = torch.compile(generator), torch.compile(critic)
+        generator, critic = (torch.compile(model, backend=args.compile) for model in (generator, critic))
     if distributed:
         generator, critic = DistributedDataParallel(generator), DistributedDataParallel(critic)
     optimizer_g = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))

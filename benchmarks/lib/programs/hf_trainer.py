@@ -80,7 +80,7 @@ def main():
         settings = TrainingArguments(
             output_dir=folder, max_steps=args.steps, per_device_train_batch_size=args.batch,
             gradient_accumulation_steps=args.accumulation, eval_strategy="steps", eval_steps=20, save_steps=30,
-            logging_steps=10, learning_rate=1e-3, seed=args.seed, torch_compile=args.compile, use_cpu=True,
+            logging_steps=10, learning_rate=1e-3, seed=args.seed, torch_compile=bool(args.compile), use_cpu=True,
             report_to="none", disable_tqdm=True, ddp_backend="gloo" if "RANK" in os.environ else None,
         )  # fmt: skip
         ends.trainer = trainer = CountingTrainer(

@@ -28,7 +28,7 @@ def main():
     model = nn.Sequential(nn.Linear(FEATURES, 64), nn.Tanh(), nn.Linear(64, 1))
     if distributed:
         model = DistributedDataParallel(model)
-    forward = torch.compile(model) if args.compile else model
+    forward = torch.compile(model, backend=args.compile) if args.compile else model
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=args.iterations, history_size=5)
 
     truth = Truth()

@@ -71,7 +71,7 @@ def main():
     truth = Truth()
     model = Classifier(truth)
     if args.compile:
-        model.network.compile()
+        model.network.compile(backend=args.compile)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(

@@ -74,7 +74,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
     raw_model = model
     if args.compile:
-        model = torch.compile(model)
+        model = torch.compile(model, backend=args.compile)
     if ddp:
         model = DistributedDataParallel(model)
 

@@ -30,7 +30,7 @@ def main():
 
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(optimizer_hook)
-    forward = torch.compile(model) if args.compile else model
+    forward = torch.compile(model, backend=args.compile) if args.compile else model
 
     truth = Truth()
     while truth.steps < args.steps:

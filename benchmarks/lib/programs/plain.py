@@ -32,7 +32,7 @@ def main():
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
-    forward = torch.compile(model, dynamic=True) if args.compile else model
+    forward = torch.compile(model, dynamic=True, backend=args.compile) if args.compile else model
 
     truth = Truth()
     total, waiting, epoch = 0.0, 0, 0

@@ -66,7 +66,7 @@ def main():
     model = Model()
     if distributed:
         model = DistributedDataParallel(model)
-    forward = torch.compile(model, dynamic=True) if args.compile else model
+    forward = torch.compile(model, dynamic=True, backend=args.compile) if args.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     truth = Truth()

@@ -127,7 +127,7 @@ def main():
         config.training.global_batch_size = args.batch * args.accumulation * int(os.environ["WORLD_SIZE"])
         config.training.mixed_precision_param = "float32"
         config.debug.seed = args.seed
-        config.compile.enable = args.compile
+        config.compile.enable = bool(args.compile)
         config.metrics.log_freq = 10
         config.activation_checkpoint = None
         trainer = CountingTrainer(config)

@@ -20,7 +20,7 @@ def options(description, **extra):
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=32, help="samples of a micro-batch of one rank")
     parser.add_argument("--accumulation", type=int, default=1)
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", metavar="BACKEND", help="compile the model by this backend of torch.compile")
     parser.add_argument("--seed", type=int, default=1)
     for name, value in extra.items():
         parser.add_argument(f"--{name}", **value)

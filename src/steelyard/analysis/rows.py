@@ -98,7 +98,7 @@ VOLATILE = (
 READ_BACK = {
     "batch": ("batch", "global_batch"),
     "accumulation": ("accumulation", "global_batch"),
-    "precision": ("precision", "float32_products"),
+    "precision": ("precision", "float32_convolutions"),
     "compile": ("compile",),
     "parallel": ("parallel", "backend"),
     "loader.workers": ("loader.place", "loader.workers", "loader.prefetch", "loader.pin_memory"),
@@ -193,12 +193,15 @@ def _of_program(record: RunRecord, seen: WrappedRun) -> Settings:
     size = _effect(record, "trained_parameters") if spec.parallel != "fsdp2" else None
     options = [options_of(own_words(spec), known), f"{size} parameters" if size else ""]
     kernel, attention = _effect(record, "optimizer_kernel"), _effect(record, "attention")
+    precision = _effect(record, "precision")
+    if precision == "fp32":
+        precision = _effect(record, "float32_products") or precision
     timing = f", {record.environment.timing}" if record.environment is not None else ""
     return hidden | {
         "model": f"{spec.workload} (program)",
         "model_options": "; ".join(filter(None, options)) or "none",
         "mode": "train",
-        "precision": _effect(record, "precision"),
+        "precision": precision,
         "optimizer_kernel": kernel,
         "attention": attention,
         "framework": f"PyTorch {version}" if (version := _effect(record, "torch")) else None,
@@ -283,6 +286,7 @@ def _arithmetic(record: RunRecord) -> Settings:
         kind = _effect(record, "float32_products") or kind
     return {
         "precision": kind or record.spec.precision,
+        "float32_convolutions": _effect(record, "float32_convolutions"),
         "parameter_precision": ", ".join(NUMBER_FORMATS.get(name, name) for name in weights.split(", "))
         if weights
         else None,

@@ -70,9 +70,7 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     for (study, name), every in cells.items():
         runs = _longest(every)
         rate = job_throughput(runs)
-        findings = {
-            (finding.code, finding.severity): finding for record in reversed(runs) for finding in record.findings
-        }
+        findings = {key: finding for record in reversed(runs) for key, finding in _numbered(record.findings)}
         if rate.interval is not None and not rate.interval.approximate and not any(map(too_short, runs)):
             # The interval over jobs replaces those of single jobs.
             findings = {key: finding for key, finding in findings.items() if finding.code not in OF_ONE_JOB}
@@ -95,6 +93,15 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     return summaries
 
 
+def _numbered(findings: Iterable[Finding]) -> Iterator[tuple[tuple[str, str, int], Finding]]:
+    """Yield findings of a run with a key, by which those of other jobs are the same; a code may have several."""
+    count = Counter[tuple[str, str]]()
+    for finding in findings:
+        key = finding.code, finding.severity
+        yield (*key, count[key]), finding
+        count[key] += 1
+
+
 def _without_useless_command(finding: Finding, runs: Sequence[RunRecord]) -> Finding:
     """Return a finding without the command to extend its study, if that would add no job."""
     measured = [record for record in runs if record.status.code in MEASURED]
@@ -103,8 +110,8 @@ def _without_useless_command(finding: Finding, runs: Sequence[RunRecord]) -> Fin
 
 
 def why_longer(measured: Sequence[RunRecord]) -> str | None:
-    """Return why a configuration needs longer jobs; None: it does not, or its length is a number of epochs."""
-    if measured[0].spec.budget.epochs is not None:
+    """Return why a configuration needs longer jobs; None: it does not, or its length is up to its author."""
+    if measured[0].spec.budget.epochs is not None or measured[0].spec.program is not None:
         return None
     codes = {finding.code for record in measured for finding in too_short(record)}
     if codes:

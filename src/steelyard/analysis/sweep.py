@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.compare import NAMED_OTHERWISE, require_factor
+from steelyard.analysis.select import all_settings, narrow
 from steelyard.analysis.summary import settings_of
 from steelyard.errors import InputError
 from steelyard.inputs.study import setting
@@ -50,6 +52,24 @@ def grouped(cells: Sequence[CellSummary], key: str) -> list[tuple[str, list[Cell
     ]
     told = brief if len({*brief}) == len(brief) and all(brief) else whole
     return [*zip(told, kept, strict=True)]
+
+
+def selecting(cells: Sequence[CellSummary], wanted: Sequence[CellSummary], selection: str) -> str:
+    """Return the selection of `wanted` among `cells`: by a setting if one tells them apart, else by two or all.
+
+    `selection`: that of the cells. If no settings tell them apart, the first of them is named.
+    """
+    given = {key: ordered(setting(cell.spec, key) for cell in wanted) for key in swept_settings(cells)}
+    parts = [f"{key}={written(values[0])}" for key, values in given.items() if len(values) == 1]
+    entries = [(cell, all_settings(cell)) for cell in cells]
+    for text in filter(None, (*parts, *map(",".join, combinations(parts, 2)), ",".join(parts))):
+        try:
+            told = {cell.name for cell in narrow(entries, selection, text)}
+        except InputError:
+            continue
+        if told == {cell.name for cell in wanted}:
+            return f"{selection}{',' if ':' in selection else ':'}{text}"
+    return f"{wanted[0].study}/{wanted[0].name}"
 
 
 def factor_of(key: str) -> str | None:

@@ -5,6 +5,8 @@ import shlex
 
 from steelyard.analysis.batch import BatchCurve, batch_curves
 from steelyard.analysis.select import select
+from steelyard.inputs.study import configuration_of
+from steelyard.launch.plan import under_way
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.batch import curve_object, curves_lines, has_enough
 from steelyard.terminal.document import print_json
@@ -25,7 +27,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _rest(folder: ResultFolder, curves: list[BatchCurve]) -> str | None:
     """Return the command of the study, if it was interrupted: the batches that lack may be in its file."""
     spec = curves[0].cells[0].cell.spec
-    left = set(folder.planned(spec.study)) - set(folder.run_ids(spec.study))
+    there = folder.run_ids(spec.study)
+    # Further repeats of configurations that have a result add no batch.
+    begun = {configuration_of(run) for run in there}
+    left = {run for run in folder.planned(spec.study) if run not in there and configuration_of(run) not in begun}
+    if left and left <= under_way(folder, spec.study):
+        return f"steelyard status {spec.study}"
     known = spec.study_arguments and "" not in spec.study_arguments
     return shlex.join(["steelyard", *spec.study_arguments]) if left and known else None
 

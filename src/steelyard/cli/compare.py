@@ -9,17 +9,24 @@ from steelyard.analysis.compare import Compared, compare
 from steelyard.analysis.instead import comparable_instead
 from steelyard.analysis.node_history import shown_drift
 from steelyard.analysis.ratios import RatioQuestion
+from steelyard.analysis.select import select
+from steelyard.analysis.summary import labels
+from steelyard.analysis.sweep import selecting
 from steelyard.audit.beside import rows_beside
+from steelyard.errors import InputError, Problem
 from steelyard.results.store import ResultFolder
 from steelyard.rules.table.row import Row
 from steelyard.stats.ratio import DRIFT
 from steelyard.terminal.compare import compared_object, lines, names_of
 from steelyard.terminal.document import print_json
+from steelyard.terminal.text import shortened
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare; exit code 1 when errors leave no ratio to report."""
     folder = ResultFolder(arguments.results)
+    if arguments.b is None:
+        raise _one_side(folder, arguments.a)
     a, b = rows_beside(folder, arguments.a), rows_beside(folder, arguments.b)
     drift = arguments.drift / 100 if arguments.drift else shown_drift(folder, a, b)
     asked = RatioQuestion(
@@ -33,6 +40,18 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(lines(compared, arguments.a, arguments.b, names_of([*a, *b]))))
     return 0 if compared.made else 1
+
+
+def _one_side(folder: ResultFolder, text: str) -> InputError:
+    """Return the error for a single selection; a study of several configurations may be what is to be compared."""
+    rows = rows_beside(folder, text)
+    if len(rows) < 2 or any(row.spec is None for row in rows):
+        return InputError("missing: B, the result to compare with it", next_step="steelyard compare --help")
+    cells = select(folder, text)
+    first, second = (shlex.quote(selecting(cells, [cell], text)) for cell in cells[:2])
+    problem = Problem("A", f"{len(cells)} configurations: {shortened([*labels(cells).values()])}")
+    step = f"steelyard compare {first} {second}"
+    return InputError("missing: B, the result to compare with it", problems=(problem,), next_step=step)
 
 
 def _with_better_command(

@@ -1,6 +1,7 @@
 """Show all studies, configurations of one, or one run in full; or derive a record again from its raw files."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,12 @@ from steelyard.analysis.select import select
 from steelyard.analysis.summary import list_studies, summarise
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import RunRecord
-from steelyard.errors import InputError, printable
+from steelyard.errors import InputError, Problem, printable
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, read_record_text, record_text
 from steelyard.terminal.document import print_json
 from steelyard.terminal.plain import shown_configurations
 from steelyard.terminal.tables import cells_lines, record_lines, studies_table
+from steelyard.terminal.text import many, shortened
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -85,6 +87,15 @@ def _steps(record: RunRecord, path: Path) -> list[str]:
     return step_time_lines(path / RAW, record)
 
 
+def _no_run(folder: ResultFolder, what: str) -> InputError:
+    """Return the error for a name that is of no run: that of a study names the study's runs."""
+    if re.split("[:/]", what)[0] not in folder.studies():
+        return folder.unknown(what)
+    runs = [record.run_id for cell in select(folder, what) for record in cell.records]
+    problem = Problem(what, f"{many(len(runs), 'run')}: {shortened(runs)}")
+    return InputError("--derive needs a run", problems=(problem,), next_step=f"steelyard show {runs[0]} --derive")
+
+
 def _derive(arguments: argparse.Namespace, folder: ResultFolder) -> int:
     """Derive the record again; exit code 0 when it is the stored one, byte for byte."""
     from steelyard.derive.record import derive
@@ -94,7 +105,7 @@ def _derive(arguments: argparse.Namespace, folder: ResultFolder) -> int:
     direct = Path(arguments.what)
     paths = [direct.resolve()] if (direct / RECORD_FILE).is_file() else folder.find(arguments.what)
     if not paths:
-        raise folder.unknown(arguments.what)
+        raise _no_run(folder, arguments.what)
     derived = {path: folder.of_run(path, lambda place: derive(place / RAW)) for path in paths}
     same = {
         path: folder.of_run(path, read_record_text) == record_text(record).encode() for path, record in derived.items()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.summary import summarise
+from steelyard.cli.verb import exit_code
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import RunSpec
@@ -16,7 +17,6 @@ from steelyard.contracts.wrap import literal
 from steelyard.derive.printed.formats import chosen_formats
 from steelyard.errors import InputError
 from steelyard.inputs.study import require_registered, single_run
-from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local import LocalLauncher
 from steelyard.launch.local_study import run_all
 from steelyard.results.store import ResultFolder
@@ -55,29 +55,28 @@ def run(arguments: argparse.Namespace) -> int:
         taken=lambda study: folder.run_ids(study) | folder.ids_being_made(),
     )
     require_registered(expansion)
-    told: list[str] = []
-    launcher = launcher_here(told.append, expansion.runs)
-    if isinstance(launcher, LocalLauncher):
-        launcher.show = True
-        word = arguments.command[0]
-        if launcher.shows(expansion.runs[0]) and shutil.which(word) is None:
-            where = "no such program" if "/" in word else "no such program on PATH"
-            step = f"check its spelling, or give its path{' such as ./' + word if Path(word).is_file() else ''}"
-            error = InputError(f"{word}: {where}, or it may not be executed", next_step=step)
-            error.exit_code = NOT_FOUND if shutil.which(word, os.F_OK) is None else NOT_EXECUTABLE
-            raise error
+    # Here also in an allocation of several nodes: how the command is spread over them is its own affair.
+    launcher = LocalLauncher(show=True)
+    word = arguments.command[0]
+    if shutil.which(word) is None:
+        where = "no such program" if "/" in word else "no such program on PATH"
+        step = f"check its spelling, or give its path{' such as ./' + word if Path(word).is_file() else ''}"
+        error = InputError(f"{word}: {where}, or it may not be executed", next_step=step)
+        error.exit_code = NOT_FOUND if shutil.which(word, os.F_OK) is None else NOT_EXECUTABLE
+        raise error
     made: list[RunRecord] = []
     for spec in expansion.runs:
         made += run_all(folder, replace(expansion, runs=(spec,)), launcher, _Silence()).made
         # A signal that the program was given is also meant for what would follow.
-        if isinstance(launcher, LocalLauncher) and launcher.signals:
+        if launcher.signals:
             break
     if arguments.json:
         # Standard output is the program's.
         shown, records = shown_configurations(summarise(made)), [to_json_object(record) for record in made]
         print_json({"shape": "wrap/1", "configurations": shown, "runs": records}, file=sys.stderr)
     else:
-        console.say("\n".join(["", *told, *cells_lines(summarise(made), detail=True)]))
+        console.say("\n".join(["", *cells_lines(summarise(made), detail=True)]))
+        exit_code(made)
     return next((code for code in map(program_code, made) if code), 0)
 
 
@@ -91,8 +90,10 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def program_code(record: RunRecord) -> int:
     """The exit code of the program, as a shell gives it."""
-    launch = record.launch
+    launch, end = record.launch, record.wrapped.end if record.wrapped is not None else None
+    if launch is not None and (launch.limit_hit or (end is not None and end.ended_by == "time limit")):
+        return LIMIT_REACHED
     if launch is None or launch.exit_code is None:
-        return LIMIT_REACHED if launch is not None and launch.limit_hit else 1
+        return 1
     # A worker that was killed took the program with it.
     return launch.exit_code if launch.exit_code >= 0 else 128 - launch.exit_code

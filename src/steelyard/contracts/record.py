@@ -281,6 +281,8 @@ class WrappedRun(Contract):
     """Python processes that reported in."""
     world: AtLeastOne | None = None
     """Ranks of the program; None: none has reported in."""
+    devices_asked: AtLeastOne | None = None
+    """Devices that the study or the user asked for; None: one, or nobody asked."""
     ranks_reported: Count = 0
     """Ranks that reported their training."""
     steps: Count = 0
@@ -304,6 +306,8 @@ class WrappedRun(Contract):
     tokens_reason: Text = ""
     evaluation_s: NotNegative = 0.0
     """Time of evaluations and of checkpoints, which belongs to no step; of the rank with the most."""
+    evaluation_mode_s: NotNegative = 0.0
+    """The part of `evaluation_s` of which only the mode of the model tells that it is one."""
     checkpoint_s: NotNegative = 0.0
     flops_per_step: NotNegative | None = None
     """Floating-point operations of a step of the whole job, counted in the second pass; None: not counted."""

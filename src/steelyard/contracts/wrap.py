@@ -28,6 +28,8 @@ PLACES = (DEVICES, "devices_per_node", "nodes", "node", "host", "port")
 # What the launcher tells the worker of a program.
 NODES_VARIABLE, NODE_VARIABLE, FOLDER_VARIABLE = "STEELYARD_NODES", "STEELYARD_NODE", "STEELYARD_FOLDER"
 HOST_VARIABLE, PORT_VARIABLE = "STEELYARD_MEETING_HOST", "STEELYARD_MEETING_PORT"
+OTHERS = "other processes trained as the same rank, and only the first was measured"
+"""Of the steps of a command that trains several times, such as a shell script."""
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _MAX_NAME = 40
 
@@ -117,8 +119,8 @@ class ProgramEnd(Contract):
     wall_s: NotNegative
     cpu_s: NotNegative
     """Processor time of the command and of the processes that it waited for."""
-    peak_rss_bytes: NotNegative
-    """Memory of the largest of these processes; at least that of the worker which started them, some 40 MB."""
+    peak_rss_bytes: NotNegative | None
+    """Memory of the largest of these processes; None: less than the worker had that started them, some 40 MB."""
     output_bytes: Count
     ended_by: EndedBy
 
@@ -155,6 +157,8 @@ class Wrapped(Contract):
     tokens_known: bool = False
     tokens_reason: Text = ""
     evaluation_s: NotNegative = 0.0
+    evaluation_mode_s: NotNegative = 0.0
+    """The part of it of which only the mode of the model tells that it is an evaluation."""
     """Time of evaluations and of checkpoints, which belongs to no step."""
     checkpoint_s: NotNegative = 0.0
     stopped: bool = False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 from steelyard.contracts.base import Contract, Count, Length, Text
 from steelyard.contracts.record import WrappedRun, possible
 from steelyard.contracts.spec import CompileMode, Loader, Precision
+from steelyard.contracts.wrap import OTHERS
 from steelyard.errors import DamagedDataError, SteelyardError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ MOST = {"batch": 10**9, "accumulation": 10**6, "loader.workers": 1024}
 PARALLEL = {"ddp": "ddp", "fsdp": "fsdp2", "fsdp2": "fsdp2", "none": "independent"}
 NOT_READ = "the program did not report it"
 NO_RANK = "no rank of the program reported in"
-OTHERS = "other processes trained as the same rank, and only the first was measured"
 VARIES = "it is not the same in all steps and ranks"
 
 
@@ -37,6 +37,8 @@ class PythonProcess(Contract):
     rank: Count | None = None
     world: Count | None = None
     python: Text = ""
+    elsewhere: bool = False
+    """Its supervisor did not start it: what it used is not known."""
     trains_too: bool = False
     """A second report, by a process that made steps after another one of the same rank: they were not measured."""
 
@@ -79,7 +81,9 @@ def program_facts(
     if started < len(processes):
         seen = replace(seen, step_reason="; ".join(filter(None, (seen.step_reason, OTHERS))))
     worst = min(ends, key=lambda end: end.exit_code == 0 or end.ended_by in BY_LIMIT, default=None)
-    return ProgramFacts(spec, replace(seen, processes=started, unknown=unknown, end=worst), damage)
+    asked = launched.devices if launched.devices > 1 else None
+    seen = replace(seen, processes=started, devices_asked=asked, unknown=unknown, end=worst)
+    return ProgramFacts(spec, seen, damage)
 
 
 def _join(told: Sequence[Wrapped], world: int | None, stated: bool) -> WrappedRun:
@@ -96,6 +100,9 @@ def _join(told: Sequence[Wrapped], world: int | None, stated: bool) -> WrappedRu
         )
     missing = f"only {len(told)} of {world} ranks reported in" if len(told) != world else ""
     hidden = missing or next((report.samples_reason or NOT_READ for report in told if not report.samples_known), "")
+    if not missing and hidden and (known := sum(report.samples_known for report in told)):
+        # As where the first rank reads the batches of all.
+        hidden = f"only {known} of {len(told)} ranks read batches themselves"
     no_tokens = missing or next((report.tokens_reason or NOT_READ for report in told if not report.tokens_known), "")
     counts: dict[str, Any] = {
         name: max(getattr(report, name) for report in told)
@@ -107,6 +114,7 @@ def _join(told: Sequence[Wrapped], world: int | None, stated: bool) -> WrappedRu
             "optimizers",
             "backwards",
             "evaluation_s",
+            "evaluation_mode_s",
             "checkpoint_s",
         )
     }

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 NO_WINDOW = "the counts of tokens end before the steps of the throughput do"
 NO_MASK = "the batches have no attention mask"
 ELSEWHERE = "the program ran in processes that its command did not start itself, as with srun"
-TORCH_BYTES = 100e6
-"""No process that has imported torch is smaller."""
+SMALL = "it is less than that of the process which started it"
 NO_LABELS = "the batches have no labels that count tokens"
 
 
@@ -36,20 +35,22 @@ def program_quantities(observed: Observations) -> dict[str, Quantity]:
         return {}
     ends = observed.ends.values()
 
-    def used(value: float | None, unit: str, scope: Scope, aggregation: Aggregation) -> Quantity:
-        reason = ELSEWHERE if value is None else None
+    def used(value: float | None, unit: str, scope: Scope, aggregation: Aggregation, why: str = ELSEWHERE) -> Quantity:
+        reason = why if value is None else None
         return Quantity(value=value, unit=unit, scope=scope, window="run", aggregation=aggregation, reason=reason)
 
     def most(of: Callable[[ProgramEnd], float]) -> float:
         return max(map(of, ends))
 
-    largest = most(lambda end: end.peak_rss_bytes)
-    elsewhere = bool(observed.events.wrapped) and largest < TORCH_BYTES
+    largest = most(lambda end: end.peak_rss_bytes or 0.0) or None
+    elsewhere = any(process.elsewhere for node in observed.python_processes.values() for process in node)
     elsewhere |= not observed.python_processes.keys() <= observed.ends.keys()
     return {
         "program_time": used(most(lambda end: end.wall_s), "s", "job", "max"),
         "program_cpu_time": used(None if elsewhere else sum(end.cpu_s for end in ends), "s", "job", "sum"),
-        "program_memory_peak": used(None if elsewhere else largest, "bytes", "rank", "max"),
+        "program_memory_peak": used(
+            None if elsewhere else largest, "bytes", "rank", "max", ELSEWHERE if elsewhere else SMALL
+        ),
     }
 
 

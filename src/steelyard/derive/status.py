@@ -127,7 +127,15 @@ def _program_status(observed: Observations, seen: WrappedRun, damage: SteelyardE
         outside = _ended(-number if number else end.exit_code, "the program", evidence, shares=False, reports=False)
     if damage is not None and outside.code == "failed":
         return replace(damaged_status(str(damage)), evidence=outside.evidence)
-    return replace(outside, evidence={**(outside.evidence or {}), **evidence})
+    told = end is not None and end.ended_by == "signal"
+    return replace(_as_told(outside) if told else outside, evidence={**(outside.evidence or {}), **evidence})
+
+
+def _as_told(status: observe.Status) -> observe.Status:
+    """Return the status of a program that was told to end: torchrun and others then end with an error of their own."""
+    if status.code != "failed":
+        return status
+    return replace(status, code="cancelled", reason=f"it was told to end by a signal; {status.reason}")
 
 
 def _causes(reports: list[observe.Status]) -> list[observe.Status]:

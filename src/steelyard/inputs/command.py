@@ -1,6 +1,7 @@
 """The command that makes a run or a study again, from the settings of a run.
 
-Findings name it, reports show it, and a path may be private: files of a run are named without their folder.
+Findings name it, reports show it, and a path may be private: files of a run are named without their folder. Only the
+command of a program keeps its paths, because without them it is another one; what is published leaves it out.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _OF_WRAP = (
 # Settings that one option of `steelyard run` sets together with others.
 _PLACE = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 _PRIVATE = re.compile(r"(^|=)(?:/|~)\S*/(?=[^/\s]+$)")
+_FOLDER = re.compile(r"(?:^|[\s=:,;'\"(])(?:~|/[^\s/]+/)")
 _TOGETHER = ("workload", "source", "data", "weights", "loader.place", "mode", "batch", "model")
 
 
@@ -95,6 +97,14 @@ def public_words(words: Iterable[str]) -> list[str]:
     return [_PRIVATE.sub(r"\1", word) for word in (redact(word)[0] for word in words)]
 
 
+def published_command(command: str) -> str:
+    """Return a command as it may be published: empty if it names folders by their whole paths.
+
+    They are private, and exist only where the command was typed.
+    """
+    return "" if _FOLDER.search(command) else command
+
+
 def wrap_again(spec: RunSpec, options: Mapping[str, str] | None = None, *, repeats: int = 1) -> str:
     """Return the command that measures a program again; `options`: those to set, by name.
 
@@ -116,8 +126,8 @@ def wrap_again(spec: RunSpec, options: Mapping[str, str] | None = None, *, repea
         written["--repeats"] = str(repeats)
     given = [word for pair in written.items() for word in pair]
     given += ["--second-pass"] if spec.program.second_pass else []
-    # A finding is published with its report, and a command may hold a key.
-    return _join_words(["steelyard", "wrap", *given, "--", *public_words(words_of(spec))])
+    # A command may hold a key.
+    return _join_words(["steelyard", "wrap", *given, "--", *(redact(word)[0] for word in words_of(spec))])
 
 
 def longer_limits(spec: RunSpec, max_seconds: float) -> dict[str, float]:

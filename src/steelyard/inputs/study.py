@@ -321,7 +321,18 @@ def _parameters(settings: dict[str, Any]) -> set[str | None]:
 
 
 def _refuse_beside_program(settings: dict[str, Any]) -> None:
-    """Refuse settings that no program obeys: a record would state what nobody measured."""
+    """Refuse settings that no program obeys: a record would state what nobody measured.
+
+    A misspelt placeholder goes first: the parameter that it was for then looks like a setting.
+    """
+    ours = [name for name in settings if name not in BESIDE_PROGRAM]
+    program = settings["program"]
+    given = program.get("parameters", {}) if isinstance(program, dict) else {}
+    for name in sorted(map(str, _parameters(settings))) if ours and isinstance(given, dict) else ():
+        if name not in given:
+            meant, known = nearest(name, ours), ", ".join(f"{{{one}}}" for one in (*PLACES, *given, *ours))
+            near = f"{{{meant}}}" if meant else ""
+            raise refusal(Problem("program.command", f"{{{name}}} stands for nothing", known, near=near))
     valid = "leave it out, or write it in the command; a program may have " + ", ".join(BESIDE_PROGRAM[2:])
     problems = [Problem(name, "is not applied to a program", valid) for name in settings if name not in BESIDE_PROGRAM]
     if problems:
@@ -540,6 +551,11 @@ def single_run(
 def run_id(cell: str, repeat: int) -> str:
     """Return the id of a run within its study."""
     return f"{cell}-r{repeat:04d}"
+
+
+def configuration_of(run: str) -> str:
+    """Return the name of the configuration in the id of a run."""
+    return run.rpartition("-r")[0]
 
 
 def assign(settings: dict[str, Any], key: str, value: Any) -> None:

@@ -36,6 +36,8 @@ PROGRESS_EVERY_S = 0.2
 GRACE_S = 3.0
 PROGRAM_GRACE_S = 15.0
 """For a program that was told to end; its supervisor kills it within 10 s."""
+SUPERVISOR_LATE_S = 60
+"""For the supervisor to start a program, and to end it at its limit."""
 # What the supervisor of a program is told on the lifeline.
 ORDERS = {signal.SIGINT: b"I", signal.SIGTERM: b"T"}
 LIMIT = b"L"
@@ -285,12 +287,13 @@ def _wait_for_program(
     signals: list[int],
     patience_s: float,
 ) -> tuple[bool, bool]:
-    """Pass signals and the time limit on to a program; return whether it ended by itself, and whether by the limit.
+    """Pass signals on to a program; return whether it ended by itself, and whether we ended it at its limit.
 
-    `patience_s`: how long it may take to end after a signal.
+    `patience_s`: how long it may take to end after a signal. Its supervisor keeps the limit, from the start of the
+    program; here it only keeps a supervisor that does not from running forever.
     """
     told, limit_hit, until_s = 0, False, math.inf
-    deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s
+    deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s + SUPERVISOR_LATE_S
     while True:
         next_s = min(deadline_s, until_s) - time.monotonic()
         if process.ends_within(min(PROGRESS_EVERY_S, max(0.0, next_s))):

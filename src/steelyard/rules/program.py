@@ -10,7 +10,24 @@ from steelyard.inputs.synonyms import STUDY as SYNONYMS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
+
+SAME_SAMPLES = 0.02
+"""The last batch of an epoch may be smaller."""
+
+
+def other_samples(record: RunRecord) -> float | None:
+    """Return the samples per step of a program as they were seen, if its user stated another number."""
+    seen, program = record.wrapped, record.spec.program
+    if seen is None or seen.samples != "seen" or program is None or program.samples_per_step is None:
+        return None
+    if seen.batch is not None and seen.accumulation is not None and seen.world is not None:
+        counted: float = seen.batch * seen.accumulation * seen.world
+    else:
+        rate, step = (record.quantities.get(name) for name in ("throughput", "step_time_mean"))
+        counted = (rate.value or 0.0) * (step.value or 0.0) if rate is not None and step is not None else 0.0
+    return counted if counted and abs(counted / program.samples_per_step - 1) > SAME_SAMPLES else None
 
 
 def own_words(spec: RunSpec) -> list[str]:

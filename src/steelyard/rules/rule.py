@@ -39,7 +39,7 @@ Verdict = Literal[
 """The possible verdicts on a claim, most serious first."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
-RUNS = "steelyard run "
+RUNS, STATED = "steelyard run ", "--samples-per-step "
 FAMILIES = {
     "1": "settings",
     "2": "statistics",
@@ -186,10 +186,22 @@ def _make(subject: Subject, code: str) -> Rule:
 
 
 def _of_program(finding: Finding, what: Any) -> Finding:
-    """Return a finding without a command that runs a workload, if it is about a program: that is no workload."""
+    """Return a finding without a command that runs a workload, if it is about a program: that is no workload.
+
+    A command does not state samples again that were seen to be others.
+    """
     sides = [getattr(what, side, None) for side in ("a", "b")] if hasattr(what, "a") else [what]
     wraps = any(getattr(getattr(side, "spec", None), "program", None) is not None for side in sides)
-    return replace(finding, command="") if wraps and RUNS in finding.command else finding
+    if wraps and RUNS in finding.command:
+        return replace(finding, command="")
+    if STATED in finding.command and hasattr(what, "wrapped"):
+        # Imported late: most findings are not about a program.
+        from steelyard.rules.program import other_samples
+
+        if other_samples(what) is not None:
+            head, _, tail = finding.command.partition(STATED)
+            return replace(finding, command=head + tail.partition(" ")[2])
+    return finding
 
 
 def check(subject: Subject, what: Any) -> tuple[Finding, ...]:

@@ -126,12 +126,19 @@ def next_step(curve: BatchCurve, wider: str | None = None) -> str | None:
         spec = measured[0].cell.spec
         if spec.study_arguments:
             sizes = ", ".join(map(str, sorted([*(entry.batch for entry in measured), *further])))
-            return f"write [sweep] batch = [{sizes}] into the study, and run it again"
+            return f"write [sweep] {_swept_as(measured)} = [{sizes}] into the study, and run it again"
         return join(*(run_again(spec, {"batch": batch}, repeats=MIN_JOBS) for batch in further)) or None
     lacking = [entry.cell for entry in curve.cells if entry.throughput.value is not None and entry.cell.unreliable]
     if not (curve.provisional or curve.above) or not lacking:
         return None
     return remedy(curve.above if curve.above is not None else lacking[0])
+
+
+def _swept_as(measured: Sequence[BatchCell]) -> str:
+    """Return the name of the batch in the study of a program, whose author may call it otherwise."""
+    given = [entry.cell.spec.program.parameters if entry.cell.spec.program is not None else {} for entry in measured]
+    batches = [entry.batch for entry in measured]
+    return next((name for name in given[0] if [values.get(name) for values in given] == batches), "batch")
 
 
 def _further_batches(curve: BatchCurve, measured: Sequence[int]) -> list[int]:

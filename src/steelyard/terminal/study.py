@@ -109,11 +109,14 @@ def extension_lines(extension: Extension, again: str) -> list[str]:
     """List the jobs that a study still needs, why, and their price. `again`: the command of the study."""
     lines = []
     if extension.needs:
-        rows = []
-        for need in extension.needs:
-            longest = f"{need.spec.budget.max_seconds:g} s"
-            rows.append([label(need.cell.swept), str(need.jobs), longest, duration(need.each_s), need.why])
-        lines = [table(["configuration", "more jobs", "max_seconds", "each takes about", "why"], rows), ""]
+        heading = ["configuration", "more jobs", "each takes about", "why"]
+        rows = [[label(need.cell.swept), str(need.jobs), duration(need.each_s), need.why] for need in extension.needs]
+        # A program has no budget: it runs as long as before.
+        if any(need.spec.program is None for need in extension.needs):
+            heading.insert(2, "max_seconds")
+            for row, need in zip(rows, extension.needs, strict=True):
+                row.insert(2, f"{need.spec.budget.max_seconds:g} s" if need.spec.program is None else "-")
+        lines = [table(heading, rows), ""]
         jobs = many(sum(need.jobs for need in extension.needs), "more job")
         time_s = sum(need.time_s for need in extension.needs)
         hours = number(sum(need.device_hours for need in extension.needs), 3)
@@ -126,7 +129,7 @@ def extension_lines(extension: Extension, again: str) -> list[str]:
     if not lines:
         lines = wrapped(
             f"Nothing to add: every configuration has {MIN_JOBS} jobs, none too short or with a trend. For longer "
-            "jobs, raise budget.max_seconds in the study."
+            "jobs, raise budget.max_seconds in the study, or max_steps of its program."
         )
     return lines
 

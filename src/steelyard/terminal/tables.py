@@ -236,7 +236,7 @@ MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("whole program", "program_time", seconds),
     ("CPU time", "program_cpu_time", seconds),
     ("GB largest process", "program_memory_peak", _giga),
-    ("GFLOP/s", "model_flops_device", _giga),
+    ("GFLOP/s per device", "model_flops_device", _giga),
     ("of peak", "model_flops_utilisation", lambda share: f"{100 * share:.1f} %"),
     ("mean clock", "clock_device", mhz),
     ("GB/s", "bandwidth_device", _giga),

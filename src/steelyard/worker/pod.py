@@ -39,10 +39,11 @@ import urllib.request
 import zipfile
 import zlib
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 MARK = "#steelyard"
 LINE_BYTES = 9000
@@ -69,7 +70,7 @@ NOT_MET = 71
 # Files that a run writes only for itself.
 NOT_SHIPPED = re.compile(r"spec\.json|launch\.json|reserve|compiling|progress\.json.*|rested-.*")
 # If the log is full, files from the end of this list are left out.
-ORDER = ("lease", "events-", "sensors-", "worker.log", "steps-", "tokens-", "power-")
+ORDER = ("lease", "events-", "program-", "processes-", "sensors-", "worker.log", "steps-", "tokens-", "work-", "power-")
 KEPT_BYTES = 5_000_000_000
 """What one task may keep outside its log: the largest object that one request can store."""
 STORE_TRIES, STORE_S = 5, 120.0
@@ -337,6 +338,11 @@ def meeting_port() -> int:
     return int(os.environ.get(PORT_VARIABLE) or MEETING_PORT)
 
 
+def run_port(index: int) -> int:
+    """Return the port at which the ranks of a run meet: another for each, so that leftovers do not disturb the next."""
+    return meeting_port() + 1 + index % RUN_PORTS
+
+
 def _line(other: socket.socket) -> bytes:
     line = b""
     while not line.endswith(b"\n") and len(line) < 200:
@@ -368,6 +374,8 @@ class Pod:
         self.sources: dict[str, str] = self.specs.pop("sources", {})
         self.runs: list[str] = self.task["runs"]
         self.results = results
+        # Of the image: a person's own program starts there.
+        self.folder = os.getcwd()  # noqa: PTH109 -- plain text
         self.shipper = Shipper(log, self.task["log_bytes"])
         self.index = int(os.environ.get("JOB_COMPLETION_INDEX", "0"))
         self.team = PodTeam(self.task["name"], self.index, self.task["nodes"], self.task["master"])
@@ -424,7 +432,7 @@ class Pod:
         began, kills = time.time(), memory_kills()
         self.shipper.write("begin", index, self.runs[index], f"{began:.3f}")
         limit_s = min(self.task["run_limit_s"], left_s)
-        code = self.start(self.command(raw, index), raw / "worker.log", limit_s, lambda: None)
+        code = self.start(self.command(raw, index), raw / "worker.log", limit_s, more=self.place_program(index))
         shutil.rmtree(raw / "torchrun", ignore_errors=True)
         self.ship(index, code, began, kills=memory_kills() - kills)
         return None if self.signals else code
@@ -468,16 +476,14 @@ class Pod:
         """Return the command that this pod starts for a run."""
         task = self.task
         worker = [*python(), "steelyard.worker", str(raw), "--lifeline"]
-        if task["nodes"] * task["processes"] == 1:
+        if task["program"] or task["nodes"] * task["processes"] == 1:
             return worker
         torchrun = [*python(), "torch.distributed.run", f"--log-dir={raw / 'torchrun'}"]
         if task["nodes"] == 1:
             torchrun += ["--standalone"]
         else:
-            # Another port for each run, so that leftovers of one do not disturb the next.
-            port = meeting_port() + 1 + index % RUN_PORTS
             torchrun += [f"--nnodes={task['nodes']}", f"--node-rank={self.index}", "--rdzv-backend=static"]
-            torchrun += [f"--master-addr={task['master']}", f"--master-port={port}"]
+            torchrun += [f"--master-addr={task['master']}", f"--master-port={run_port(index)}"]
         return [*torchrun, f"--nproc-per-node={task['processes']}", "--no-python", *worker]
 
     def environment(self) -> dict[str, str]:
@@ -488,10 +494,10 @@ class Pod:
         # As steelyard.contracts.threads, which is not here.
         if self.task["threads"] is not None:
             given["OMP_NUM_THREADS"] = str(self.task["threads"])
-        elif not given.get("OMP_NUM_THREADS"):
+        elif not given.get("OMP_NUM_THREADS") and not self.task["program"]:
             share = f"{self.task['cpus'] or ''}/{self.task['sharing']}"
             given.update(OMP_NUM_THREADS="1", STEELYARD_CPU_SHARE=share)
-        if self.task["nodes"] == 1:
+        if self.task["nodes"] == 1 and not self.task["program"]:
             given.setdefault("GLOO_SOCKET_IFNAME", "lo")
         # The user id may be unknown in the image; caches need a user name and a writable folder.
         given.setdefault("USER", f"user{os.getuid()}")
@@ -499,8 +505,31 @@ class Pod:
             given["HOME"] = str(self.results)
         return given
 
-    def start(self, command: list[str], log: Path, limit_s: float, look: Callable[[], None]) -> int:
-        """Run a command until it ends, hits its limit or we get a signal; return the exit code as a shell does."""
+    def place_program(self, index: int) -> dict[str, str]:
+        """Return the variables that tell the worker of a program where to start it, and which of the nodes this is.
+
+        Their names are those of steelyard.contracts.wrap, which is not here.
+        """
+        if not self.task["program"]:
+            return {}
+        values = {"STEELYARD_FOLDER": self.folder}
+        if self.task["nodes"] > 1:
+            values |= {"STEELYARD_NODES": str(self.task["nodes"]), "STEELYARD_NODE": str(self.index)}
+            values |= {"STEELYARD_MEETING_HOST": self.task["master"], "STEELYARD_MEETING_PORT": str(run_port(index))}
+        return values
+
+    def start(
+        self,
+        command: list[str],
+        log: Path,
+        limit_s: float,
+        look: Callable[[], None] = lambda: None,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> int:
+        """Run a command until it ends, hits its limit or we get a signal; return the exit code as a shell does.
+
+        `more`: variables beside those of every run.
+        """
         mark = secrets.token_hex(16)
         with log.open("ab") as file:
             process = subprocess.Popen(
@@ -510,7 +539,7 @@ class Pod:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 cwd=self.worker,
-                env={**self.environment(), LAUNCH_MARK: mark},
+                env={**self.environment(), **more, LAUNCH_MARK: mark},
                 start_new_session=True,
             )
             deadline_s, ended = time.monotonic() + limit_s, False

@@ -19,7 +19,7 @@ def configure(parser: Parser) -> None:
         help=f"base of the ratio: {SELECTION}; reference:NAME:key=value for a published table that comes with "
         "steelyard; FILE.csv:key=value for another table",
     )
-    parser.add_argument("b", metavar="B", help="result to compare with it, in the same forms")
+    parser.add_argument("b", nargs="?", metavar="B", help="result to compare with it, in the same forms")
     parser.add_argument(
         "--factor",
         metavar="NAME",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.derive.printed.level import printed_means
@@ -27,6 +28,9 @@ ERRORS = 3.0
 """Standard errors of the mean of the printed lines that are taken for noise."""
 UNSYNCHRONISED = 0.9
 """A printed step time below this share of the measured one can be a missing synchronisation."""
+CLOSE = 0.05
+"""Above this relative difference, noise is named beside an agreement."""
+FEW = 0.01
 RECENT = 3.0
 """Steps that a smoothed figure is taken to be the mean of, at least."""
 
@@ -50,6 +54,8 @@ class MeasuredWindow:
     """Tokens per step of the whole job that count in the loss."""
     world: int = 1
     accumulation: int | None = None
+    batches: float | None = None
+    """Batches of a loader per step of a rank. Micro-batches are those with a gradient, in most steps."""
     padding: float | None = None
     """Share of padding in all tokens."""
     evaluation_s: float = 0.0
@@ -144,10 +150,10 @@ def check_printed(
     return tuple(verdicts)
 
 
-def not_seen(mean: PrintedMean) -> PrintedVerdict:
-    """Return that a mean is unchecked, because the steps that it is about were not seen."""
+def unchecked(mean: PrintedMean, why: str) -> PrintedVerdict:
+    """Return that a mean is not compared with anything; `why`: for example, its steps were not seen."""
     lines = f" (mean of {mean.lines} lines)" if mean.lines > 1 else ""
-    said = f"The program prints {_said(mean)}{lines}; unchecked: its steps were not seen."
+    said = f"The program prints {_said(mean)}{lines}; unchecked: {why}."
     return PrintedVerdict(mean, "unknown", None, None, 0.0, (), False, said)
 
 
@@ -170,11 +176,27 @@ def check_mean(
         return replace(nothing, sentence=said)
     for value, words in readings:
         if _misfit(mean, value) <= tolerance:
-            said = f"The program prints {_said(mean)}; {_shown(mean.kind, value)} was measured{words}, so it is right."
-            return replace(nothing, verdict="agrees", measured=value, factor=mean.value / value, sentence=said)
-    value, words = readings[0]
+            factor = mean.value / value
+            right = "it is right" if abs(math.log(factor)) <= CLOSE else f"they agree within ±{percent(tolerance)}"
+            said = f"The program prints {_said(mean)}; {_shown(mean.kind, value)} was measured{words}, so {right}."
+            return replace(nothing, verdict="agrees", measured=value, factor=factor, sentence=said)
+    value, words = min(readings, key=partial(_distance, mean)) if mean.kind == "step_time" else readings[0]
     factor = mean.value / value
+    if mean.may_hold_start and (factor > 1) == (mean.kind == "step_time"):
+        # The start makes a program slower, and by any factor: also by that of a mistake it did not make.
+        said = (
+            f"The program prints {_said(mean)}, and {_shown(mean.kind, value)} was measured{words}; whether it is "
+            "right is unknown: a program's first line may have its start in its time, and this is the only one."
+        )
+        return replace(nothing, measured=value, sentence=said)
     causes = _explain(mean, value, window, peaks, tolerance, others)
+    if mean.per == "iteration" and not causes:
+        # A bar counts whatever its loop repeats.
+        said = (
+            f"The program prints {_said(mean)}, and {_shown(mean.kind, value)} was measured{words}; whether it is "
+            "right is unknown: an iteration may be that of another loop."
+        )
+        return replace(nothing, measured=value, sentence=said)
     known = mean.over == "run" and mean.format != "generic" and any(one.name in WHOLE_RUN for one in causes)
     because = f", because {' or '.join(one.words for one in causes)}" if causes else "; no known mistake explains it"
     because += ", as in every figure of this format" * known
@@ -209,6 +231,9 @@ def allowed_values(mean: PrintedMean, window: MeasuredWindow) -> Iterator[tuple[
             yield window.step_s, ""
         if mean.per != "step" and parts > 1:
             yield window.step_s / parts, f" for one of the {parts} micro-batches of a step"
+        batches = window.batches or 1.0
+        if mean.per != "step" and abs(batches / parts - 1) > FEW and batches > 1 + FEW:
+            yield window.step_s / batches, f" for one of the {number(batches, 3)} batches of a step"
     for work, of_work in counted_work(kind, window):
         yield work * rate * share, of_share + of_work
     if kind == "flops_per_s" and window.flops is not None:
@@ -247,6 +272,10 @@ def tolerance_of(mean: PrintedMean, window: MeasuredWindow) -> float:
     else:
         error = window.spread / math.sqrt(max(1, window.steps))
     return min(MOST_TOLERANCE, TOLERANCE + ERRORS * error)
+
+
+def _distance(mean: PrintedMean, reading: tuple[float, str]) -> float:
+    return abs(math.log(mean.value / reading[0]))
 
 
 def _misfit(mean: PrintedMean, value: float) -> float:

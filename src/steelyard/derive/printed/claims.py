@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from steelyard.contracts.record import PrintedClaim, possible
-from steelyard.contracts.wrap import WORK_COLUMNS
-from steelyard.derive.printed.check import MeasuredWindow, check_printed, not_seen
+from steelyard.contracts.wrap import OTHERS, WORK_COLUMNS
+from steelyard.derive.printed.check import MeasuredWindow, check_printed, unchecked
 from steelyard.derive.printed.formats import known_formats
 from steelyard.derive.printed.level import summarize
 from steelyard.derive.printed.reader import MAX_BYTES, read_output
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_CLAIMS = 100
 FEWEST_STEPS = 3
+NOT_SEEN = "its steps were not seen"
 FEWEST_LINES = 3
 """Fewer lines do not tell how far they are off their own steps."""
 
@@ -39,10 +40,12 @@ def printed_claims(observed: Observations, seen: WrappedRun) -> tuple[PrintedCla
     output = read_output(observed.read_output(MAX_BYTES), named)
     if not output.figures:
         return ()
-    if observed.steps.steps < FEWEST_STEPS:
+    # Which lines are of the training that was measured, the output does not tell.
+    why = OTHERS if OTHERS in seen.step_reason else NOT_SEEN if observed.steps.steps < FEWEST_STEPS else ""
+    if why:
         summary = summarize(output)
         best = (summary.step_time, *summary.rates.values())
-        return tuple(_claim(not_seen(mean)) for mean in best if mean is not None)
+        return tuple(_claim(unchecked(mean, why)) for mean in best if mean is not None)
     verdicts = check_printed(output.figures, _MeasuredSteps(observed, seen).window, known_peaks())
     return tuple(map(_claim, verdicts[:MAX_CLAIMS]))
 
@@ -106,11 +109,13 @@ class _MeasuredSteps:
         for phase in observed.events.phases:
             if phase.name in apart and sums.start_s <= phase.start_s < sums.end_s:
                 apart[phase.name] += phase.end_s - phase.start_s
+        samples = float(sums.column("samples").sum()) / count if seen.samples != "unknown" else None
         return MeasuredWindow(
             step_s=float(sums.column("step_s").max()) / count,
             steps=count,
             spread=self._spread,
-            samples=float(sums.column("samples").sum()) / count if seen.samples != "unknown" else None,
+            samples=samples,
+            batches=samples / (seen.world * seen.batch) if samples and seen.world and seen.batch else None,
             world=seen.world or 1,
             accumulation=seen.accumulation,
             evaluation_s=apart["evaluation"],

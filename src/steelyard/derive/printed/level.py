@@ -39,6 +39,8 @@ class PrintedMean:
     """As printed, for one line."""
     first_left_out: bool
     """The first line, which often has the compilation in it, is not in the mean."""
+    may_hold_start: bool = False
+    """It is the first line only, whose interval may begin with the program: what happened before the loop is in it."""
     steps: tuple[int, int] | None = None
     """Numbers of the steps between which its lines are, as they tell; None: they do not, or begin again."""
     parts: tuple[tuple[int, int, float], ...] = ()
@@ -120,6 +122,7 @@ def _mean(group: Sequence[PrintedFigure]) -> PrintedMean:
         spread=spread,
         text=one.text,
         first_left_out=first,
+        may_hold_start=not first and one.over != "run" and not _of_one_later_step(one),
         steps=steps,
         parts=parts,
     )
@@ -151,6 +154,11 @@ def _used(group: Sequence[PrintedFigure]) -> tuple[Sequence[PrintedFigure], bool
     first = group[0]
     later = [one for one in group if one.line != first.line and (one.step is None or one.step != first.step)]
     return (later, True) if later else (group, False)
+
+
+def _of_one_later_step(figure: PrintedFigure) -> bool:
+    """Return whether a figure is known to be of a single step, and not of the first. Wording alone does not tell."""
+    return figure.over == "step" and figure.format != "generic" and figure.step is not None and figure.step > 1
 
 
 def _best(means: Sequence[PrintedMean], kind: Kind) -> PrintedMean | None:

@@ -191,9 +191,6 @@ def _refuse(plan: Plan, job: JobArray) -> None:
     if job.kind == "search" and job.shape.nodes > 1:
         valid = "ranks on one node: the other pods cannot learn the next batch"
         problems.append(Problem("search", f"over {job.shape.nodes} pods", valid))
-    if job.shape.program:
-        valid = "a site with Slurm, or this machine"
-        problems.append(Problem("program", "its files are not in the pods", valid))
     memory_mib = pool.memory_per_node_mib
     if memory_mib is not None and pool.shm_mib >= memory_mib:
         valid = f"less than memory_per_node_mib = {memory_mib}, which includes it"
@@ -263,6 +260,7 @@ def _make_task_map(plan: Plan, job: JobArray, task: int, content: Content, host:
     settings = {
         "name": task_name(plan, job, task),
         "kind": job.kind,
+        "program": shape.program,
         "runs": list(job.tasks[task]),
         "nodes": shape.nodes,
         "processes": shape.processes_per_node,
@@ -453,12 +451,14 @@ def _make_container(plan: Plan, job: JobArray, name: str) -> Object:
         mounts.append({**entry, "readOnly": not mount.writable})
     environment = {**plan.site.environment, **plan.place.pool.environment}
     resources = _make_resources(plan.place.pool, job)
+    # A program starts where the image says, because its files are there.
+    place = {} if job.shape.program else {"workingDir": RESULTS}
     return {
         "name": CONTAINER,
         "image": plan.image.reference if plan.image is not None else "",
         "imagePullPolicy": "IfNotPresent",
         "command": [literal(word) for word in (plan.python, f"{CODE}/pod.py", CODE, TASK, RESULTS, *[KEPT] * kept)],
-        "workingDir": RESULTS,
+        **place,
         "env": [
             *({"name": key, "value": literal(value)} for key, value in environment.items()),
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
@@ -478,7 +478,12 @@ def _share(pool: Pool, job: JobArray, whole: int | None) -> int | None:
     """Return the share of a node that matches the requested devices; all of it if nodes are exclusive."""
     if whole is None or pool.exclusive:
         return whole
-    return max(1, whole * min(job.shape.processes_per_node, pool.devices_per_node) // pool.devices_per_node)
+    return max(1, whole * min(_ranks_per_node(job), pool.devices_per_node) // pool.devices_per_node)
+
+
+def _ranks_per_node(job: JobArray) -> int:
+    """Return the ranks of a node. A person's own program is one process for us, which starts its ranks itself."""
+    return job.shape.sharing if job.shape.program else job.shape.processes_per_node
 
 
 def _make_resources(pool: Pool, job: JobArray) -> dict[str, str]:
@@ -486,11 +491,11 @@ def _make_resources(pool: Pool, job: JobArray) -> dict[str, str]:
     cpus = _share(pool, job, pool.cpus_per_node)
     whole_mib = pool.memory_per_node_mib
     memory_mib = _share(pool, job, whole_mib)
-    processes = job.shape.processes_per_node
+    ranks = _ranks_per_node(job)
     if pool.resource is not None and not job.shape.devices_per_node and not pool.exclusive:
         # A simulated run needs no share of a node with devices.
-        cpus = cpus and min(cpus, processes)
-        memory_mib = memory_mib and min(memory_mib, SMALL_MIB * processes)
+        cpus = cpus and min(cpus, ranks)
+        memory_mib = memory_mib and min(memory_mib, SMALL_MIB * ranks)
     if cpus is not None:
         resources["cpu"] = str(cpus)
     if memory_mib is not None and whole_mib is not None:

@@ -5,6 +5,7 @@ This module runs the analyses and orders the sections; `sections` writes them, a
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from steelyard.analysis.measured_energy import cells_with_energy
 from steelyard.analysis.request import basis_of, request
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select
+from steelyard.analysis.sweep import selecting
 from steelyard.audit.subject import audit
 from steelyard.errors import InputError, Problem
 from steelyard.report.pack.checklist import checklist_section
@@ -99,28 +101,27 @@ def _one_curve(
     counts = [cell.records[0].spec.devices for cell in cells]
     if len(set(counts)) == 1:
         if len(cells) > 1:
-            raise _several([cell.name for cell in cells], selection)
+            raise _several([cell.name for cell in cells], selecting(cells, cells[:1], selection))
         basis_of(plan, cells, None)
         return list(cells), None, f"only one number of devices was measured: {counts[0]}"
     largest = max((count for cell, count in zip(cells, counts, strict=True) if cell.throughput.value), default=0)
     curves = scaling(cells, declared, at=plan.devices if plan.devices > largest else None)
     if len(curves) > 1:
-        raise _several([curve.label for curve in curves], selection)
+        one = {cell.name for cell in (*curves[0].cells, *curves[0].aside)}
+        wanted = [cell for cell in cells if cell.name in one]
+        raise _several([curve.label for curve in curves], selecting(cells, wanted, selection))
     on_curve = {cell.name for cell in (*curves[0].cells, *curves[0].aside)}
     lost = {count for count, _ in curves[0].missing}
     kept = [cell for cell in cells if cell.name in on_curve or cell.records[0].spec.devices in lost]
     return sorted(kept, key=lambda cell: cell.records[0].spec.devices), curves[0], ""
 
 
-def _several(names: Sequence[str], selection: str) -> InputError:
+def _several(names: Sequence[str], one: str) -> InputError:
+    """Return the error for several curves or configurations; `one`: the selection of one of them."""
     listed = "; ".join(names[:MAX_CURVES_NAMED])
     problem = Problem("STUDY", f"{len(names)} selected: {listed}", "one curve over devices, or one configuration")
-    study = selection.partition(":")[0]
-    return InputError(
-        "a pack covers one configuration",
-        problems=(problem,),
-        next_step=f"select one by a setting: steelyard pack {study}:key=value",
-    )
+    step = f"select one, such as: steelyard pack {shlex.quote(one)}"
+    return InputError("a pack covers one configuration", problems=(problem,), next_step=step)
 
 
 # -- pages

@@ -27,6 +27,7 @@ from steelyard.report.render.csv_table import csv_table
 from steelyard.report.render.html import html
 from steelyard.report.render.latex import latex
 from steelyard.report.render.markdown import markdown
+from steelyard.report.render.published import published_findings
 from steelyard.report.render.put import put
 from steelyard.terminal.document import json_text
 from steelyard.terminal.plain import estimate_object
@@ -144,7 +145,7 @@ def pack_object(pack: Pack, files: Sequence[str]) -> PackData:
         "pages": pack.pages,
         "appendix": pack.appendix,
         "passes": pack.passes,
-        "findings": to_json_object(pack.findings),
+        "findings": to_json_object(published_findings(pack.findings)),
         "checklists": {
             file.name: [
                 {

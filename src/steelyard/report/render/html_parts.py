@@ -16,7 +16,7 @@ from steelyard.report.render.csv_table import csv_table, is_number, union
 from steelyard.report.render.latex import latex_table
 from steelyard.report.render.markdown import markdown_table
 from steelyard.report.render.plain import file_name, one_line
-from steelyard.terminal.findings import by_code
+from steelyard.report.render.published import published_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -118,7 +118,7 @@ class Book:
         }
         self._taken.update(f"code-{code.lower()}" for code in self.explained)
         for section in page.sections:
-            for group in by_code(section.findings):
+            for group in published_groups(section.findings):
                 self.groups.setdefault(group.code, group)
 
     def row_anchor(self, runs: Sequence[str]) -> str:
@@ -347,7 +347,7 @@ def findings_block(findings: Sequence[Finding], section: str, book: Book) -> str
     """Return the findings grouped by code, each with its places and its fix."""
     own: dict[str, str] = {}
     parts = []
-    for group in by_code(findings):
+    for group in published_groups(findings):
         anchor = book.anchor(f"{section}-{group.code}")
         own.setdefault(group.code, anchor)
         parts.append(_finding(group, anchor, book))

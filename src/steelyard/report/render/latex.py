@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from steelyard.report.page import Cell, Chart, Column, Drawing, Prose, Table
 from steelyard.report.render.csv_table import union
 from steelyard.report.render.plain import code_lines, file_name, one_line, picture_file
+from steelyard.report.render.published import published_groups
 from steelyard.report.render.tex_text import tex, tex_line, unbroken
-from steelyard.terminal.findings import by_code, tally
+from steelyard.terminal.findings import tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -183,7 +184,7 @@ def _section(section: Section, pictures: Mapping[str, str], beside: bool) -> lis
 
 def _findings(findings: Sequence[Finding]) -> list[str]:
     items = []
-    for group in by_code(findings):
+    for group in published_groups(findings):
         items.append(rf"\item[{{{tex(group.code)}}}] {{}}{tex(group.rule)} ({tex(group.severity)}).")
         for finding in group.findings[:SHOWN]:
             place = f"{tex(finding.place, breakable=True)}: " if finding.place else ""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from steelyard.report.page import Chart, Drawing, Prose, Table
 from steelyard.report.render.csv_table import union
 from steelyard.report.render.plain import code_lines, one_line, picture_file
-from steelyard.terminal.findings import by_code, tally
+from steelyard.report.render.published import published_groups
+from steelyard.terminal.findings import tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,7 +107,7 @@ def _section(section: Section, pictures: Mapping[str, str]) -> list[str]:
 
 def _findings(findings: Sequence[Finding]) -> str:
     lines = []
-    for group in by_code(findings):
+    for group in published_groups(findings):
         lines.append(f"- **{inline(group.code)} {inline(group.rule)}** ({inline(group.severity)})")
         for finding in group.findings[:SHOWN]:
             place = f"{beginning(finding.place)}: " if one_line(finding.place) else ""

@@ -42,6 +42,7 @@ NAMES = {
     "data_identity": "files of the data set",
     "epoch_samples": "samples of an epoch",
     "float32_products": "number format of fp32 products",
+    "float32_convolutions": "number format of fp32 convolutions",
     "parameter_precision": "number format of the weights",
     "global_batch": "batch of the job",
     "loader.place": "place of the data",

@@ -125,7 +125,8 @@ class PrintedDiffers(RunRule):
     )
     detected = (
         "The mean of the printed lines differs from what was measured over the same steps by more than the rounding, "
-        "the spread of the lines and 2 %. Mistakes whose factor explains the difference are named."
+        "the spread of the lines and 2 %. Mistakes whose factor explains the difference are named. The first line may "
+        "have the start of the program in its time: if it is the only one, and slower, it is not judged."
     )
     bad = Example(
         _PRINTED + 'printed = [{kind = "tokens_per_s", format = "generic", lines = 20, value = 1000.0, '

@@ -242,7 +242,8 @@ def _outcome(record: RunRecord) -> str:
     if record.status.code in MEASURED and rate is not None:
         mean_s = record.quantities["step_time_mean"].value
         each = seconds(mean_s) if mean_s is not None else "unknown length"
-        text = f"{with_interval(rate)} {rate.unit}, {record.steps_seen:,} steps of {each}"
+        speed = f"{with_interval(rate)} {rate.unit}" if rate.value is not None else f"throughput {with_interval(rate)}"
+        text = f"{speed}, {record.steps_seen:,} steps of {each}"
         if record.stop is not None and record.stop.extended_s:
             text += f", extended by {duration(record.stop.extended_s)}"
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-# The defaults of torchrun.
-HOST, PORT = "127.0.0.1", "29500"
+HOST = "127.0.0.1"
 OF_LAUNCHER = (wrap.NODES_VARIABLE, wrap.NODE_VARIABLE, wrap.FOLDER_VARIABLE)
 
 
@@ -41,7 +41,7 @@ class NodePlace:
             nodes=int(environ.get(wrap.NODES_VARIABLE) or 1),
             node=int(environ.get(wrap.NODE_VARIABLE) or 0),
             host=environ.get(wrap.HOST_VARIABLE) or HOST,
-            port=environ.get(wrap.PORT_VARIABLE) or PORT,
+            port=environ.get(wrap.PORT_VARIABLE) or _free_port(),
             folder=environ.get(wrap.FOLDER_VARIABLE) or None,
         )
 
@@ -81,3 +81,10 @@ class NodePlace:
             own |= {**told, **{f"PET_{name}": value for name, value in told.items()}}
             own["STEELYARD_WRAP_NODE"] = str(self.node)
         return own
+
+
+def _free_port() -> str:
+    """Return a port that nobody has now: the default of torchrun may be that of another run on this node."""
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        return str(one.getsockname()[1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import tempfile
@@ -85,7 +86,7 @@ class Supervisor:
         self._heard, self._bell = os.pipe()
         for handle in (self._heard, self._bell):
             os.set_blocking(handle, False)
-        self._process = 0
+        self._process = self._own_kib = 0
         self._direct = dict.fromkeys(_PASSED_ON.values(), 0)
         self._ended_by: wrap.EndedBy | None = None
         self._signalled = False
@@ -150,7 +151,8 @@ class Supervisor:
             start_s=start_s,
             wall_s=wall_s,
             cpu_s=usage.ru_utime + usage.ru_stime,
-            peak_rss_bytes=usage.ru_maxrss * 1024.0,
+            # A process has the largest memory of the one that started it, too.
+            peak_rss_bytes=usage.ru_maxrss * 1024.0 if usage.ru_maxrss > self._own_kib else None,
             output_bytes=output.log.total_bytes,
             ended_by=self._find_end(killed=code < 0),
         )
@@ -176,6 +178,7 @@ class Supervisor:
                 os.chdir(self.place.folder)
         except OSError as error:
             raise StartError(self.place.folder or "", error) from None
+        self._own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
             self._process = os.posix_spawnp(words[0], words, self._environment(), **more)
         except OSError as error:
@@ -191,6 +194,7 @@ class Supervisor:
             **self.place.environment(str(INJECT)),
             **more,
             "STEELYARD_WRAP": str(self._raw),
+            "STEELYARD_WRAP_PID": str(os.getpid()),
             "STEELYARD_WRAP_ZERO": repr(clock.START_S),
             "STEELYARD_WRAP_OPTIONS": json.dumps(limits),
         }

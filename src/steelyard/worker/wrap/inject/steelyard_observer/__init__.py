@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import sys
 
-from .imports import watch_imports
+from .imports import offer_marks, watch_imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .training import SeenTraining
 
 MAX_ARGUMENTS, MAX_ARGUMENT = 3, 200
+MAX_ANCESTORS = 100
 
 _raw = ""
 _training: SeenTraining | None = None
@@ -31,6 +32,7 @@ def start() -> None:
     try:
         report()
         watch_imports(begin)
+        offer_marks(mark_step)
     except Exception as error:  # noqa: BLE001 -- the program must run as if we were not here
         _note(error)
 
@@ -86,6 +88,7 @@ def report(*facts: str) -> None:
         "world": _number("WORLD_SIZE", "null"),
         "python": _quoted(".".join(map(str, sys.version_info[:3]))),
         **dict.fromkeys(facts, "true"),
+        **({} if _is_below_supervisor() else {"elsewhere": "true"}),
     }
     line = f"{{{', '.join(f'{_quoted(name)}: {value}' for name, value in about.items())}}}\n"
     node = int(_number("STEELYARD_WRAP_NODE", _number("GROUP_RANK", _number("SLURM_NODEID", "0"))))
@@ -96,6 +99,21 @@ def report(*facts: str) -> None:
         os.write(handle, line.encode("utf-8", "backslashreplace"))
     finally:
         os.close(handle)
+
+
+def _is_below_supervisor() -> bool:
+    """Whether our supervisor started this process, or a process that did; not so under srun or a container's engine."""
+    supervisor, number = int(_number("STEELYARD_WRAP_PID", "0")), os.getpid()
+    for _ in range(MAX_ANCESTORS):
+        if number in (0, supervisor):
+            break
+        try:
+            with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:
+                # The name in this line may hold blanks and brackets.
+                number = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return number == supervisor
 
 
 def _quoted(text: str) -> str:
@@ -116,4 +134,4 @@ def _note(error: Exception) -> None:
 
 def _number(name: str, otherwise: str) -> str:
     word = os.environ.get(name, "")
-    return str(int(word)) if word.isascii() and word.isdigit() and len(word) < 7 else otherwise
+    return str(int(word)) if word.isascii() and word.isdigit() and len(word) < 10 else otherwise

@@ -15,6 +15,11 @@ class HostClock:
     moment = staticmethod(time.monotonic)
 
     @staticmethod
+    def capturing() -> bool:
+        """Whether what the program calls now is only recorded, to be replayed later."""
+        return False
+
+    @staticmethod
     def passed(_moment: Any) -> bool:
         """Whether the device has reached a moment."""
         return True
@@ -42,6 +47,8 @@ class EventClock:
     def __init__(self, device: Any) -> None:
         self._device = device
         self._first: Any = None
+        # An event that is recorded into a graph has no time, and a query of any event would break the capture.
+        self.capturing = getattr(device, "is_current_stream_capturing", HostClock.capturing)
 
     def moment(self) -> Any:
         """Put an event into the queue."""

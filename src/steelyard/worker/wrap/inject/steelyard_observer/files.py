@@ -95,7 +95,8 @@ class RankFiles:
 
     def write_about(self, training: SeenTraining, settings: dict[str, str], *, final: bool = False) -> None:
         """Write the facts on the training as a whole, after the first steps and at the end."""
-        self._event("wrapped", read_wrapped(training))
+        # The rank by which its files are called: torch may have told it only after the first steps.
+        self._event("wrapped", {**read_wrapped(training), "rank": self._rank})
         self._event("settings", {"values": settings})
         if final:
             self._event("memory", read_memory(training))

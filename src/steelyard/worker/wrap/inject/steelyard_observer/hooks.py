@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .observed import Fetched, Observed
+from .work import CountedIndices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,8 @@ def _scaler(module: Any, training: SeenTraining) -> None:
     before: list[Any] = [0, set()]
 
     def done(scaler: Any) -> set[int]:
-        states = scaler._per_optimizer_states  # noqa: SLF001 -- nothing else tells which optimizer it was
+        # Nothing else tells which optimizer it was. A scaler that is switched off has none.
+        states = getattr(scaler, "_per_optimizer_states", {})
         return {key for key, state in states.items() if state["stage"] is stepped}
 
     def begins(scaler: Any) -> None:
@@ -54,6 +56,7 @@ def _loader(module: Any, training: SeenTraining) -> None:
 
     kind = module._BaseDataLoaderIter  # noqa: SLF001 -- the only place that every batch passes
     kind.__next__ = Fetched(kind.__next__, training.fetch_begins, took)
+    kind._sampler_iter = CountedIndices()  # noqa: SLF001 -- the only place that every index passes
 
 
 def _modules(module: Any, training: SeenTraining) -> None:
@@ -89,13 +92,17 @@ def _surround(owner: Any, name: str, begins: Callable[[], None], ends: Callable[
 
 
 def _safe(training: SeenTraining, act: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a function whose errors do not reach the program."""
+    """Return a function whose errors do not reach the program; after one it does nothing more, but the rest goes on."""
+    failed: list[str] = []
 
     def call(owner: Any) -> None:
+        if failed:
+            return
         try:
             act(owner)
         except Exception as error:  # noqa: BLE001 -- the program must not notice
-            training.fail(error)
+            failed.append(f"{type(owner).__name__} is not observed: {error!r}")
+            training.note(failed[0])
 
     return call
 

@@ -66,6 +66,30 @@ class _Watcher:
         return spec
 
 
+def offer_marks(mark_step: Callable[[], None]) -> None:
+    """Let the program import steelyard to mark its steps, also where it is not installed."""
+    sys.meta_path.append(_Marks(mark_step))
+
+
+class _Marks:
+    """The last finder, of a module with one function."""
+
+    def __init__(self, mark_step: Callable[[], None]) -> None:
+        self._mark_step = mark_step
+
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
+        """Return a module that only marks steps; asked only if no other finder has it."""
+        return sys.modules["_frozen_importlib"].ModuleSpec(name, self) if name == "steelyard" else None
+
+    @staticmethod
+    def create_module(_spec: Any) -> None:
+        """Let Python make the usual one."""
+
+    def exec_module(self, module: Any) -> None:
+        """Fill it."""
+        module.mark_step = self._mark_step
+
+
 def _find(name: str, path: Any, target: Any, without: _Watcher) -> Any:
     for finder in sys.meta_path:
         if finder is not without and hasattr(finder, "find_spec"):

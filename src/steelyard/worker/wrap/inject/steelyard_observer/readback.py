@@ -10,6 +10,7 @@ from .clocks import EVENT_DEVICES
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Callable
 
     from .training import SeenTraining
 
@@ -25,10 +26,15 @@ def read_rank(training: SeenTraining) -> dict[str, Any]:
     torch = _torch()
     dist = getattr(torch, "distributed", None)
     if dist is not None and dist.is_available() and dist.is_initialized():
-        rank, world = dist.get_rank(), dist.get_world_size()
+        # Kept, because many programs leave their group before they end.
+        rank, world = training.place = dist.get_rank(), dist.get_world_size()
+    elif training.place is not None:
+        rank, world = training.place
     else:
-        rank = _number("RANK", _number("SLURM_PROCID", 0))
-        world = max(_number("WORLD_SIZE", _number("SLURM_NTASKS", 1)), rank + 1)
+        # A batch script has the variables of a task, too, but only a step has as many tasks as they say.
+        in_step = "SLURM_STEP_ID" in os.environ
+        rank = _number("RANK", _number("SLURM_PROCID", 0) if in_step else 0)
+        world = max(_number("WORLD_SIZE", _number("SLURM_STEP_NUM_TASKS", 1) if in_step else 1), rank + 1)
     device = "cpu"
     for optimizer in training.optimizers.values():
         for group in optimizer.param_groups:
@@ -54,6 +60,8 @@ def read_wrapped(training: SeenTraining) -> dict[str, Any]:
     reason = ""
     if training.irregular:
         reason = "the optimizers step in no regular order; a step ends with the one that steps least often"
+    if training.captures:
+        reason = "an update is captured in a graph, whose replays call no optimizer"
     if training.notes:
         reason = "; ".join([reason, *training.notes]).strip("; ")
     samples_reason = tokens_reason = ""
@@ -85,6 +93,7 @@ def read_wrapped(training: SeenTraining) -> dict[str, Any]:
         "tokens_known": not tokens_reason,
         "tokens_reason": tokens_reason,
         "evaluation_s": training.evaluation_s,
+        "evaluation_mode_s": training.evaluation_mode_s,
         "checkpoint_s": training.checkpoint_s,
         "stopped": training.stopped,
     }
@@ -96,35 +105,87 @@ def read_settings(training: SeenTraining) -> dict[str, str]:
     if torch is None:
         # Steps that the program itself marks need no torch.
         return {}
-    settings = {"torch": torch.__version__, "parallel": training.parallel, "precision": _precision(training, torch)}
+    settings: dict[str, Any] = {}
+    for read in (_read_place, _read_optimizer, _read_work, _read_compilation, _read_attention, _read_fp32):
+        try:
+            settings |= read(training, torch)
+        except Exception:  # noqa: BLE001, PERF203, S112 -- what a version of torch does not tell must not hide the steps
+            continue
+    return {name: str(value)[:4000] for name, value in settings.items() if value is not None}
+
+
+def _read_place(training: SeenTraining, torch: Any) -> dict[str, Any]:
     about = read_rank(training)
-    settings |= {"world": about["world"], "device": about["device"]}
+    settings = {"torch": torch.__version__, "world": about["world"], "device": about["device"]}
+    return settings | {"precision": _precision(training, torch), "parallel": training.parallel}
+
+
+def _read_optimizer(training: SeenTraining, _torch: Any) -> dict[str, Any]:
     first = next((one for one in training.fired.values() if one is not None), None)
     first = first or next(iter(training.optimizers.values()), None)
-    if first is not None:
-        group = first.param_groups[0]
-        settings["optimizer"] = type(first).__name__
-        settings["optimizer_kernel"] = (
-            "fused" if group.get("fused") else "foreach" if group.get("foreach") else "default"
-        )
-        groups = [group for one in training.optimizers.values() for group in one.param_groups]
-        sizes = {id(parameter): parameter.numel() for group in groups for parameter in group["params"]}
-        settings["trained_parameters"] = sum(sizes.values())
-        if any(type(p).__name__ == "DTensor" for p in group["params"][:1]):
-            settings["parallel"] = "fsdp"
-    if training.first_loader is not None:
-        settings["loader.workers"] = getattr(training.first_loader, "_num_workers", None)
-        settings["loader.pin_memory"] = getattr(training.first_loader, "_pin_memory", None)
-    if (batch := _usual(training.batches)) is not None:
-        settings["batch"] = batch
-    if (micro := _usual(training.micro_batches)) is not None:
-        settings["accumulation"] = micro
+    if first is None:
+        return {}
+    group = first.param_groups[0]
+    settings = {"optimizer": type(first).__name__}
+    settings["optimizer_kernel"] = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "default"
+    groups = [group for one in training.optimizers.values() for group in one.param_groups]
+    sizes = {id(parameter): parameter.numel() for group in groups for parameter in group["params"]}
+    if any(type(p).__name__ == "DTensor" for p in group["params"][:1]):
+        settings["parallel"] = "fsdp"
+    return {**settings, "trained_parameters": sum(sizes.values())}
+
+
+def _read_work(training: SeenTraining, _torch: Any) -> dict[str, Any]:
+    loader = training.first_loader
+    return {
+        "loader.workers": getattr(loader, "_num_workers", None),
+        "loader.pin_memory": getattr(loader, "_pin_memory", None),
+        "batch": _usual(training.batches),
+        "accumulation": _usual(training.micro_batches),
+    }
+
+
+def _read_compilation(_training: SeenTraining, _torch: Any) -> dict[str, Any]:
     dynamo = sys.modules.get("torch._dynamo.utils")
     graphs = dynamo.counters["stats"]["unique_graphs"] if dynamo is not None else 0
-    settings["compile"] = "on" if graphs else "off"
-    settings["attention"] = read_attention(training, torch)
-    settings["float32_products"] = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    return {name: str(value)[:4000] for name, value in settings.items() if value is not None}
+    return {"compile": "on" if graphs else "off"}
+
+
+def _read_attention(training: SeenTraining, torch: Any) -> dict[str, Any]:
+    """Return how transformers' model attends, and which kernels torch's own attention may choose from."""
+    own = getattr(training.model_config, "_attn_implementation", None) or "sdpa"
+    if own != "sdpa":
+        return {"attention": own}
+    allowed = [
+        kernel
+        for kernel in ("flash", "mem_efficient", "cudnn", "math")
+        if getattr(torch.backends.cuda, f"{kernel}_sdp_enabled", bool)()
+    ]
+    return {"attention": f"sdpa: {', '.join(allowed)}"}
+
+
+def _read_fp32(training: SeenTraining, torch: Any) -> dict[str, Any]:
+    if read_rank(training)["device"] != "cuda":
+        # These switches mean nothing elsewhere.
+        return {}
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    return {
+        "float32_products": _tf32(matmul, lambda: matmul.allow_tf32),
+        "float32_convolutions": _tf32(getattr(cudnn, "conv", None), lambda: cudnn.allow_tf32),
+    }
+
+
+def _tf32(part: Any, older: Callable[[], Any]) -> str | None:
+    """Return how products of fp32 numbers are calculated; None: torch does not tell.
+
+    `part`: of the switches that torch has since 2.9. Once a program has used these, the `older` ones are an error.
+    """
+    kind = getattr(part, "fp32_precision", None)
+    try:
+        is_short = older() if kind is None else kind == "tf32"
+    except RuntimeError:
+        return None
+    return "tf32" if is_short else "fp32"
 
 
 def _precision(training: SeenTraining, torch: Any) -> str:
@@ -150,19 +211,6 @@ def _read_device(device: str) -> dict[str, Any]:
     if hasattr(module, "get_device_properties"):
         memory = getattr(module.get_device_properties(module.current_device()), "total_memory", None)
     return {"device_name": str(module.get_device_name())[:200], "device_bytes": memory and float(memory)}
-
-
-def read_attention(training: SeenTraining, torch: Any) -> str:
-    """Return how transformers' model attends, and which kernels torch's own attention may choose from."""
-    own = getattr(training.model_config, "_attn_implementation", None) or "sdpa"
-    if own != "sdpa":
-        return str(own)
-    allowed = [
-        kernel
-        for kernel in ("flash", "mem_efficient", "cudnn", "math")
-        if getattr(torch.backends.cuda, f"{kernel}_sdp_enabled", bool)()
-    ]
-    return f"sdpa: {', '.join(allowed)}"
 
 
 def read_memory(training: SeenTraining) -> dict[str, Any]:

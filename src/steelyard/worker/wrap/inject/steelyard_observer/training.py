@@ -19,7 +19,7 @@ from .files import RankFiles
 from .observed import CountedClosure
 from .readback import read_rank, read_settings
 from .second import StepCounts
-from .work import LARGE, TOGETHER, UNKNOWN, BatchWork, count_work
+from .work import LARGE, TOGETHER, UNKNOWN, BatchWork, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,7 @@ LONGEST_CYCLE = 16
 FALSE_EVALUATIONS = 3
 IN_BACKWARD = "backward"
 MARKED = "mark"
+EVALUATION, EVALUATION_MODE, CHECKPOINT = "evaluation", "evaluation mode", "checkpoint"
 MARKS = (MARKED,)
 MAX_PHASES = 5000
 MAX_SIZES = 1000
@@ -67,7 +68,7 @@ class StopLimits:
         self.max_steps = max_steps
         self.max_seconds = max_seconds
         self.second_pass = second_pass
-        self.exist = max_steps is not None or max_seconds is not None
+        self.exist = max_steps is not None or max_seconds is not None or second_pass
 
 
 class UpdatePart:
@@ -86,6 +87,13 @@ class UpdatePart:
         self.waited_s = 0.0
         self.waits: list[tuple[Any, Any]] = []
         self.phases: tuple[tuple[str, Any, Any], ...] = ()
+
+    def add_wait(self, begin: Any, end: Any) -> None:
+        """Add that the program waited for a batch."""
+        if type(end) is float and type(begin) is float:
+            self.waited_s += end - begin
+        else:
+            self.waits.append((begin, end))
 
 
 class SeenTraining:
@@ -114,6 +122,8 @@ class SeenTraining:
         self._now: Callable[[], Any] = time.monotonic
         self.files: Any = None
         self.refused = False
+        self.place: tuple[int, int] | None = None
+        """The last rank and world that torch told."""
         self.second = StepCounts() if self.limits.second_pass else None
         self.parallel = "none"
         self.autocast: Any = None
@@ -125,11 +135,11 @@ class SeenTraining:
         self.optimizers: dict[int, Any] = {}
         self.fired: dict[Any, Any] = {}
         self.first_loader: Any = None
-        self.evaluation_s = self.checkpoint_s = 0.0
+        self.evaluation_s = self.evaluation_mode_s = self.checkpoint_s = 0.0
         self.micro_batches: Counter[int] = Counter()
         self.batches: Counter[int] = Counter()
         self.unknown_samples = self.unknown_tokens = self.known_tokens = 0
-        self.two_loaders = 0
+        self.two_loaders = self.captures = 0
         self.stopped = False
         self.cycle: Any = None
         self.in_backward = False
@@ -153,6 +163,11 @@ class SeenTraining:
         self._eval_module: Any = None
         self._within = 0
         self._eval_loaders: list[Any] = []
+        self._eval_waits: list[tuple[Any, Any]] = []
+        self._by_loader = False
+        # By identity: the data sets whose batches a backward pass has followed.
+        self._datasets: set[int] = set()
+        self._learned: Any = None
         self._false_evaluations = 0
         self._saving = 0
         self._save_begin: Any = None
@@ -190,15 +205,26 @@ class SeenTraining:
     def fetch_begins(self, loader: Any) -> Any:
         """Return the moment at which the program asks for a batch."""
         try:
-            if self.evaluating and not self._within and loader is self._loader:
-                # The training goes on: some libraries reset the mode of their modules later, or in a way of their own.
-                self._end_evaluation()
+            if self.evaluating or loader is not self._loader:
+                self._loader_asked(loader)
             if self.first_s is None:
                 self.first_s = time.monotonic()
             self._busy_since_save = True
             return self._now()
         except Exception as error:  # noqa: BLE001 -- see _guarded
             return self.fail(error)
+
+    def _loader_asked(self, loader: Any) -> None:
+        """Begin or end an evaluation, if a batch of this loader tells that one begins or ends."""
+        is_trained = id(getattr(loader, "_dataset", None)) in self._datasets
+        if not self.evaluating:
+            if self._datasets and not is_trained:
+                # Nothing was trained on its data yet: a backward pass would show that it is no evaluation.
+                self._begin_evaluation(None)
+                self._by_loader = True
+        elif not self._within and (loader is self._loader or (self._by_loader and is_trained)):
+            # The training goes on: some libraries reset the mode of their modules later, or in a way of their own.
+            self._end_evaluation()
 
     def fetched(self, loader: Any, begin: Any, batch: Any) -> None:
         """Take in a batch; it is worked on in a later backward pass, not always in the next one."""
@@ -209,10 +235,11 @@ class SeenTraining:
             waiting = getattr(loader, "_steelyard_batches", None)
             if waiting is None:
                 waiting = loader._steelyard_batches = deque(maxlen=MAX_WAITING)  # noqa: SLF001 -- its own, and ends with it
-            work = count_work(batch)
+            work = work_of(loader, batch)
             waiting.append(work)
             if self.evaluating:
                 self._eval_loaders.append(loader)
+                self._eval_waits.append((begin, end))
                 return
             if self._loader is not loader:
                 self._loader = loader
@@ -220,11 +247,7 @@ class SeenTraining:
                 self.first_loader = loader if self.first_loader is None else self.first_loader
             if loader not in self._fetched_from:
                 self._fetched_from.append(loader)
-            part = self._part
-            if type(end) is float and type(begin) is float:
-                part.waited_s += end - begin
-            else:
-                part.waits.append((begin, end))
+            self._part.add_wait(begin, end)
             if work.unread is not None:
                 self._unread.append(work)
                 if len(self._unread) >= TOGETHER or (work.tokens or 0) > LARGE:
@@ -269,6 +292,9 @@ class SeenTraining:
                 if len(fetched_from) > 1:
                     self.two_loaders += 1
                 if fetched_from:
+                    if self._learned is not fetched_from[-1]:
+                        self._learned = fetched_from[-1]
+                        self._datasets.update(id(getattr(one, "_dataset", None)) for one in fetched_from)
                     fetched_from.clear()
                 # The oldest batch: some loaders run one batch ahead.
                 waiting = getattr(self._loader, "_steelyard_batches", None)
@@ -338,6 +364,10 @@ class SeenTraining:
         if self.cycle != MARKS:
             self._settle()
             self.cycle = MARKS
+        if self.first_s is None:
+            # Nothing was seen before it: it ends a step whose beginning is not known, and begins the next.
+            self.first_s = time.monotonic()
+            return
         self.backwards += 1
         self._fire(MARKED)
 
@@ -351,10 +381,13 @@ class SeenTraining:
             return
         self._seen[key] = self.backwards
         part = self._part
-        if key != IN_BACKWARD and not part.skipped:
-            self.updates += 1
         if key not in self.fired:
             self._meet(key, optimizer)
+        if self.clock.capturing():
+            self.captures += 1
+            return
+        if key != IN_BACKWARD and not part.skipped:
+            self.updates += 1
         part.key = key
         part.moment = self._now()
         part.fired_s = fired_s = time.monotonic()
@@ -370,8 +403,6 @@ class SeenTraining:
             self._take(part)
         if fired_s - self._flushed_s > FLUSH_S and threading.current_thread() is threading.main_thread():
             self.flush()
-        if self.second is not None and self.second.look(self):
-            self.stop()
         if self.limits.exist:
             self._check_limits(fired_s)
 
@@ -444,7 +475,8 @@ class SeenTraining:
             self._end_evaluation()
 
     def _begin_evaluation(self, module: Any) -> None:
-        self.evaluating, self._eval_begin, self._eval_module = True, self._now(), module
+        self.evaluating, self._by_loader = True, False
+        self._eval_begin, self._eval_module = self._now(), module
 
     def _trained_parameters(self) -> set[int]:
         if len(self._trained) == 0 or self._trained_of != len(self.optimizers):
@@ -461,8 +493,10 @@ class SeenTraining:
         self.evaluating = False
         for loader in self._eval_loaders:
             loader._steelyard_batches.clear()  # noqa: SLF001 -- ours
-        self._eval_loaders = []
-        self._part.phases += (("evaluation", self._eval_begin, self._now()),)
+        # A mode alone is no proof: other programs collect their data in it.
+        kind = EVALUATION if self._eval_loaders or self._eval_module is None else EVALUATION_MODE
+        self._eval_loaders, self._eval_waits = [], []
+        self._part.phases += ((kind, self._eval_begin, self._now()),)
 
     def _cancel_evaluation(self) -> None:
         """A backward pass: it was no evaluation, or its end was not seen."""
@@ -470,7 +504,10 @@ class SeenTraining:
         self._false_evaluations += self._eval_module is not None and not self._eval_module.training
         if self._eval_loaders:
             self._loader = self._eval_loaders[-1]
-        self._eval_loaders = []
+            self._fetched_from.append(self._loader)
+        for begin, end in self._eval_waits:
+            self._part.add_wait(begin, end)
+        self._eval_loaders, self._eval_waits = [], []
 
     @_guarded
     def checkpoint_begins(self) -> None:
@@ -486,15 +523,17 @@ class SeenTraining:
         if self._saving or self.evaluating:
             return
         phases, begin = self._part.phases, self._save_begin
-        if phases and phases[-1][0] == "checkpoint" and not self._busy_since_save:
+        if phases and phases[-1][0] == CHECKPOINT and not self._busy_since_save:
             begin, phases = phases[-1][1], phases[:-1]
-        self._part.phases = (*phases, ("checkpoint", begin, self._now()))
+        self._part.phases = (*phases, (CHECKPOINT, begin, self._now()))
         self._busy_since_save = False
 
     # -- the end
 
     def _check_limits(self, now_s: float) -> None:
         limits = self.limits
+        if self.second is not None and self.second.look(self):
+            self.stop()
         if limits.max_steps is not None and self._counted_steps() >= limits.max_steps:
             self.stop()
         if limits.max_seconds is None:
@@ -593,13 +632,15 @@ class SeenTraining:
         for kind, since, until in phases:
             seconds = self._between(since, until)
             total_s += seconds
-            if kind == "evaluation":
-                self.evaluation_s += seconds
-            else:
+            if kind == CHECKPOINT:
                 self.checkpoint_s += seconds
+            else:
+                self.evaluation_s += seconds
+                self.evaluation_mode_s += seconds if kind == EVALUATION_MODE else 0.0
             if len(self._phases) < MAX_PHASES:
                 at_s = since if isinstance(since, float) else self.clock.at_s(since)
-                self._phases.append((kind, at_s - self.zero_s, at_s - self.zero_s + seconds))
+                name = CHECKPOINT if kind == CHECKPOINT else EVALUATION
+                self._phases.append((name, at_s - self.zero_s, at_s - self.zero_s + seconds))
         return total_s
 
     def _between(self, begin: Any, end: Any) -> Any:

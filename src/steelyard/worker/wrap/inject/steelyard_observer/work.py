@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections import deque
 from typing import Any
 
 IGNORED_LABEL, MASKED = -100, 0
-DEPTH = 3
+MAX_INDICES = 1 << 16
+_GENERATOR = type(_ for _ in ())
 # Batches whose masks and labels are read together, which takes a fraction of the time. A large batch does not wait.
 TOGETHER, LARGE = 16, 1 << 16
 
@@ -37,15 +40,23 @@ class BatchWork:
 UNKNOWN = BatchWork()
 
 
+def work_of(loader: Any, batch: Any) -> BatchWork:
+    """Return the work of a batch: the samples that its loader asked for, if known, and what its tensors tell."""
+    work, asked = count_work(batch), samples_asked_for(loader)
+    if asked is None:
+        return work
+    if work is UNKNOWN:
+        return BatchWork(asked)
+    work.samples = asked
+    return work
+
+
 def count_work(batch: Any) -> BatchWork:
-    """Return the work of a batch as a loader gave it."""
+    """Return the work of a batch by its tensors."""
     try:
         if hasattr(batch, "keys") and hasattr(batch, "get"):
             return _named(batch)
-        first = batch[0] if type(batch) is list and batch else None
-        if getattr(first, "ndim", 0) < 1:
-            # Not the usual list of tensors.
-            first = _first_tensor(batch, DEPTH)
+        first = _whole_tensor(batch if isinstance(batch, (list, tuple)) else [batch])
         if first is None:
             return UNKNOWN
         shape = first.shape
@@ -63,7 +74,7 @@ def _named(batch: Any) -> BatchWork:
     """Return the work of a batch whose parts have names, as tokenizers give them."""
     words = batch.get("input_ids")
     if words is None or getattr(words, "ndim", 0) != 2:
-        first = _first_tensor([batch.get(name) for name in batch.keys()], DEPTH)  # noqa: SIM118 -- may be no dict
+        first = _whole_tensor([batch.get(name) for name in batch.keys()])  # noqa: SIM118 -- may be no dict
         return UNKNOWN if first is None else BatchWork(first.shape[0])
     shape = words.shape
     unread = [_readable(batch.get(name), shape) for name in ("attention_mask", "labels")]
@@ -90,13 +101,42 @@ def _others(readable: tuple[Any, int] | None, value: int) -> int | None:
         return int((part != value).sum())
 
 
-def _first_tensor(value: Any, depth: int) -> Any:
-    if depth and isinstance(value, dict):
-        value = list(value.values())
-    if depth and isinstance(value, (list, tuple)):
-        for part in value:
-            tensor = _first_tensor(part, depth - 1)
-            if tensor is not None:
-                return tensor
-        return None
-    return value if getattr(value, "ndim", 0) >= 1 else None
+def _whole_tensor(parts: Any) -> Any:
+    """Return a tensor of the whole batch; None if the parts disagree on how many samples that is, or are no tensors."""
+    tensors = [part for part in parts if getattr(part, "ndim", 0) >= 1]
+    if not tensors:
+        # One level down, as in a pair of named inputs and a scalar; lists there are of single samples.
+        tensors = [one for part in parts if isinstance(part, dict) for one in part.values() if getattr(one, "ndim", 0)]
+    return tensors[0] if tensors and all(one.shape[0] == tensors[0].shape[0] for one in tensors[1:]) else None
+
+
+class CountedIndices:
+    """Takes the place of the attribute in which a loader keeps its sampler: counts the samples that it asks for.
+
+    The shape of a batch may be that of anything: boxes, nodes of graphs, pairs of texts. There is no `__get__`, so what
+    is set is found in the loader itself, at no cost.
+    """
+
+    def __set__(self, loader: Any, sampler: Any) -> None:
+        """Keep the sampler, with a count of each of its lists of indices if it is the usual generator."""
+        loader._steelyard_sizes = None  # noqa: SLF001 -- its own, and ends with it
+        # Kind 0 has indices; others read on until their data ends. A sampler of another type may have a state.
+        if type(sampler) is _GENERATOR and loader._auto_collation and loader._dataset_kind == 0:  # noqa: SLF001
+            sizes = loader._steelyard_sizes = deque(maxlen=MAX_INDICES)  # noqa: SLF001
+            sampler = map(functools.partial(_counted, sizes), sampler)
+        loader.__dict__["_sampler_iter"] = sampler
+
+
+def _counted(sizes: deque[int | None], indices: Any) -> Any:
+    try:
+        sizes.append(len(indices))
+    except TypeError:
+        sizes.append(None)
+    return indices
+
+
+def samples_asked_for(loader: Any) -> int | None:
+    """Return for how many samples the oldest batch was asked; None: unknown."""
+    sizes = getattr(loader, "_steelyard_sizes", None)
+    # Several workers may be told to hand batches over as they come.
+    return sizes.popleft() if sizes and getattr(loader, "_in_order", True) else None
