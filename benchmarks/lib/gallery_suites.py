@@ -70,7 +70,7 @@ def make_beside(folder: ResultFolder, found: SuiteFolder) -> None:
 
 
 def make_alone(folder: ResultFolder, found: SuiteFolder, devices: int = 8, device: str = DEVICE) -> None:
-    """Make the runs of a suite without a document on a node with so many devices of this name; none that generate."""
+    """Make the runs of a suite without a document on a node with this many devices of this name; none that generate."""
     for part in found.suite.part:
         if part.least_devices > devices:
             continue
