@@ -148,7 +148,7 @@ CASES = (
         "waits_for_interrupt", terminal=True, typed=b"\x03", status="cancelled", exit_code=None, killed_by=2,
         ended_by="signal",
     ),
-    own("waits_for_order", send=signal.SIGTERM, status="failed", exit_code=9, ended_by="signal", quick=True),
+    own("waits_for_order", send=signal.SIGTERM, status="cancelled", exit_code=9, ended_by="signal", quick=True),
     own(
         "waits_for_interrupt", name="interrupt by a signal", send=signal.SIGINT, status="cancelled", exit_code=None,
         killed_by=2, ended_by="signal",
@@ -164,7 +164,7 @@ CASES = (
     of_folder("exits", {"sitecustomize.py": "import no_such_module\n"}, name="own sitecustomize that fails",
               status="failed", exit_code=7),
     Case("a script with the name of a workload", (sys.executable, "sim.py"), files={"sim.py": "print('mine')\n"}),
-    own("marks_steps", steps=20, variables={"PYTHONPATH": str(SOURCE)}),
+    own("marks_steps", steps=19, variables={"PYTHONPATH": str(SOURCE)}),
     unseen("isolated Python", sys.executable, "-I", "-c", "print('seen by nobody')"),
     unseen("empty environment", "env", "-i", sys.executable, "-c", "import os; print(dict(os.environ))"),
     unseen("no Python", "bash", "-c", "echo out; echo err >&2; exit 3", status="failed", exit_code=3, quick=True),
@@ -215,7 +215,7 @@ def of_versions() -> list[Case]:
             found.append(unseen(name, python, "-c", "import sys; print(sys.version_info[:2])", variables=clean))
         else:
             variables = {"PYTHONPATH": str(SOURCE)}
-            found.append(own("marks_steps", python=python, name=f"Python {version}", steps=20, variables=variables))
+            found.append(own("marks_steps", python=python, name=f"Python {version}", steps=19, variables=variables))
             found.append(raising("raises", python=python, name=f"Python {version} raises"))
             found.append(own("lists_modules", python=python, name=f"Python {version} lists modules"))
             if python == str(WITH_OLD_TORCH):

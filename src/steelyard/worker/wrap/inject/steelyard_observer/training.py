@@ -167,7 +167,7 @@ class SeenTraining:
         self._by_loader = False
         # By identity: the data sets whose batches a backward pass has followed.
         self._datasets: set[int] = set()
-        self._learned: Any = None
+        self._learned = 0
         self._false_evaluations = 0
         self._saving = 0
         self._save_begin: Any = None
@@ -292,8 +292,8 @@ class SeenTraining:
                 if len(fetched_from) > 1:
                     self.two_loaders += 1
                 if fetched_from:
-                    if self._learned is not fetched_from[-1]:
-                        self._learned = fetched_from[-1]
+                    if self._learned != id(fetched_from[-1]):
+                        self._learned = id(fetched_from[-1])
                         self._datasets.update(id(getattr(one, "_dataset", None)) for one in fetched_from)
                     fetched_from.clear()
                 # The oldest batch: some loaders run one batch ahead.

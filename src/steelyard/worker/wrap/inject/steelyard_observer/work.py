@@ -119,12 +119,12 @@ class CountedIndices:
 
     def __set__(self, loader: Any, sampler: Any) -> None:
         """Keep the sampler, with a count of each of its lists of indices if it is the usual generator."""
-        loader._steelyard_sizes = None  # noqa: SLF001 -- its own, and ends with it
+        own, sizes = loader.__dict__, None
         # Kind 0 has indices; others read on until their data ends. A sampler of another type may have a state.
-        if type(sampler) is _GENERATOR and loader._auto_collation and loader._dataset_kind == 0:  # noqa: SLF001
-            sizes = loader._steelyard_sizes = deque(maxlen=MAX_INDICES)  # noqa: SLF001
+        if type(sampler) is _GENERATOR and own.get("_auto_collation") and own.get("_dataset_kind") == 0:
+            sizes = deque[int | None](maxlen=MAX_INDICES)
             sampler = map(functools.partial(_counted, sizes), sampler)
-        loader.__dict__["_sampler_iter"] = sampler
+        own |= {"_steelyard_sizes": sizes, "_sampler_iter": sampler}
 
 
 def _counted(sizes: deque[int | None], indices: Any) -> Any:
